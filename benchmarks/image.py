@@ -1,0 +1,88 @@
+"""Our image beside a careful hand-written one: same engine, same base, both cold, in one run.
+
+Prints ratios, ours to theirs: size on disk, gzip, zstd and build time. Run it from the checkout:
+`.venv/bin/python -m benchmarks.image --cuda 12.1`. Takes ten to fifteen minutes and 25 GB of disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from hermitcrab import matrix as matrices
+from hermitcrab.build import base as bases
+from hermitcrab.build import engine as engines
+from hermitcrab.build import image, size
+from hermitcrab.build.engine import Engine
+from hermitcrab.matrix import Combo, Matrix
+
+HAND: Final = Path(__file__).with_name("handwritten.Dockerfile")
+THEIRS: Final = "hermitcrab-benchmark:handwritten"
+TRIO: Final = ("torch", "torchvision", "torchaudio")
+
+
+def main() -> None:
+    """Build both, weigh both, print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cuda", default="12.1")
+    matrix = matrices.load()
+    combo = matrices.select(matrix, parser.parse_args().cuda)
+    engine = engines.find()
+    base = bases.resolve(engine, combo.base, "auto", epoch=matrix.epoch, say=print)
+    seconds = {
+        "ours": _timed(lambda: _ours(engine, matrix, combo)),
+        "by hand": _timed(lambda: _by_hand(engine, matrix, combo, base)),
+    }
+    _report(combo, seconds, {"ours": _weigh(engine, image.tag(combo)), "by hand": _weigh(engine, THEIRS)})
+    engine.remove(THEIRS)
+
+
+def _ours(engine: Engine, matrix: Matrix, combo: Combo) -> None:
+    image.build(engine, matrix, combo, cache=False)
+
+
+def _by_hand(engine: Engine, matrix: Matrix, combo: Combo, base: str) -> None:
+    wheels = [f"{name}=={getattr(combo, name)}" for name in TRIO] + ["setuptools"]
+    with tempfile.TemporaryDirectory() as folder, image.secrets() as secrets:
+        Path(folder, "Dockerfile").write_text(HAND.read_text())
+        engine.build(
+            Path(folder),
+            tag=THEIRS,
+            arguments={"BASE": base, "PACKAGES": " ".join(matrix.packages), "WHEELS": " ".join(wheels)},
+            secrets=secrets,
+            cache=False,
+            show=lambda _: None,
+        )
+
+
+def _timed(work: Callable[[], None]) -> float:
+    started = time.monotonic()
+    work()
+    return time.monotonic() - started
+
+
+def _weigh(engine: Engine, tag: str) -> dict[str, float]:
+    """Size in GB on disk, gzip and zstd."""
+    size.measure(engine, tag)
+    layers = size.layers(engine, tag)
+    return {
+        "disk GB": sum(layer.disk for layer in layers) / 1e9,
+        "gzip GB": sum(layer.gzip or 0 for layer in layers) / 1e9,
+        "zstd GB": sum(layer.zstd or 0 for layer in layers) / 1e9,
+    }
+
+
+def _report(combo: Combo, seconds: dict[str, float], weights: dict[str, dict[str, float]]) -> None:
+    print(f"\n{combo.id}{'ours':>14}{'by hand':>12}{'ratio':>10}")
+    rows = {**{name: (weights["ours"][name], weights["by hand"][name]) for name in weights["ours"]}}
+    rows["cold build s"] = (seconds["ours"], seconds["by hand"])
+    for name, (ours, theirs) in rows.items():
+        print(f"{name:25}{ours:14.2f}{theirs:12.2f}{ours / theirs:10.3f}")
+
+
+if __name__ == "__main__":
+    main()

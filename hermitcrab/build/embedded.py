@@ -1,0 +1,186 @@
+"""The embedded engine: a private dockerd for hosts that have none.
+
+Docker's Debian packages are unpacked into the cache, never installed. The daemon has its own
+socket, data and state, no bridge and no firewall rule; builds and runs use the host's network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from hermitcrab.build import archive, diagnose
+from hermitcrab.errors import UserError
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+HOME: Final = ROOT / ".cache" / "engine"
+# Socket paths end at 107 bytes, and a checkout may lie deep: the run directory has a short name of its own.
+RUN: Final = Path("/run") / f"hermitcrab-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
+SOCKET: Final = RUN / "docker.sock"
+DOCKER: Final = HOME / "root" / "usr/bin/docker"
+LOG: Final = HOME / "dockerd.log"
+START_S: Final = 60.0
+STOP_S: Final = 30.0
+
+# Which packages, from which suite, by the suite of the host. Debian 12 takes containerd and runc
+# from its own archive, because those of Debian 13 need a newer libc.
+CLIENT: Final = ("docker.io", "docker-cli", "docker-buildx")
+RUNTIME: Final = ("containerd", "runc")
+PACKAGES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "bookworm": {"trixie": CLIENT, "bookworm": RUNTIME},
+    "trixie": {"trixie": CLIENT + RUNTIME},
+    "jammy": {"jammy": ("docker.io", "docker-buildx", *RUNTIME)},
+    "noble": {"noble": ("docker.io", "docker-buildx", *RUNTIME)},
+}
+
+
+def possible() -> bool:
+    """Whether this host can run the embedded engine: Debian-like, known suite, root."""
+    here = archive.host()
+    return here.debian_like and here.suite in PACKAGES and os.geteuid() == 0
+
+
+def running() -> bool:
+    """Whether our daemon lives."""
+    return _pid() is not None
+
+
+def start() -> None:
+    """Start the daemon unless it runs; fetch it first when it is not there.
+
+    Raises UserError with the daemon's own reason when it does not come up.
+    """
+    if running() and SOCKET.exists():
+        return
+    if not (HOME / "root").is_dir():
+        _install()
+    RUN.mkdir(mode=0o700, exist_ok=True)
+    (RUN / "docker.pid").unlink(missing_ok=True)
+    with LOG.open("wb") as log:
+        daemon = subprocess.Popen(
+            _command(),
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    _wait_until_up(daemon)
+
+
+def stop(*, purge: bool = False) -> bool:
+    """Stop the daemon and what it started, and clear its mounts; ``purge`` deletes its data as well.
+
+    Returns whether there was something to stop.
+    """
+    found = running()
+    for pid in (_pid(), _pid("x/containerd/containerd.pid")):
+        _end(pid)
+    _unmount()
+    shutil.rmtree(RUN, ignore_errors=True)
+    if purge:
+        shutil.rmtree(HOME, ignore_errors=True)
+    return found
+
+
+def environment() -> dict[str, str]:
+    """The environment in which the engine's own programs find each other."""
+    root = HOME / "root"
+    path = f"{root}/usr/bin:{root}/usr/sbin:{os.environ.get('PATH', '/usr/bin:/bin')}"
+    return {
+        **os.environ,
+        "PATH": path,
+        "DOCKER_CONFIG": str(HOME / "config"),
+        "DOCKER_HOST": f"unix://{SOCKET}",
+    }
+
+
+def _install() -> None:
+    here = archive.host()
+    wanted = PACKAGES[here.suite]
+    lines = [line for suite in wanted for line in archive.sources(here.distro, suite)]
+    names = [f"{name}/{suite}" for suite, packages in wanted.items() for name in packages]
+    print("engine: no Docker Engine here, unpacking a private one into .cache/engine", flush=True)
+    archive.unpack(archive.fetch(HOME / "apt", lines, names), HOME / "root")
+    shutil.rmtree(HOME / "apt")
+    plugins = HOME / "config" / "cli-plugins"
+    plugins.mkdir(parents=True, exist_ok=True)
+    for plugin in (HOME / "root" / "usr/libexec/docker/cli-plugins").iterdir():
+        (plugins / plugin.name).unlink(missing_ok=True)
+        (plugins / plugin.name).symlink_to(plugin)
+    # Our file instead of /etc/docker/daemon.json, which belongs to another engine.
+    (HOME / "daemon.json").write_text('{"builder": {"gc": {"enabled": true, "defaultKeepStorage": "30GB"}}}\n')
+
+
+def _command() -> list[str]:
+    flags = {
+        "config-file": HOME / "daemon.json",
+        "data-root": HOME / "data",
+        "exec-root": RUN / "x",
+        "pidfile": RUN / "docker.pid",
+        "host": f"unix://{SOCKET}",
+        "bridge": "none",
+        "iptables": "false",
+        "ip6tables": "false",
+        "ip-forward": "false",
+        "ip-masq": "false",
+        "userland-proxy": "false",
+        "log-level": "warn",
+    }
+    return [
+        str(HOME / "root/usr/sbin/dockerd"),
+        *(f"--{name}={value}" for name, value in flags.items()),
+    ]
+
+
+def _wait_until_up(daemon: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + START_S
+    while time.monotonic() < end:
+        if SOCKET.exists() and running():
+            return
+        if daemon.poll() is not None:
+            break
+        time.sleep(0.1)
+    said = LOG.read_text(errors="replace").splitlines()
+    stop()
+    raise UserError(diagnose.one_line(said, fallback=f"the embedded engine did not start: see {LOG}"))
+
+
+def _pid(name: str = "docker.pid") -> int | None:
+    """The process of a pid file, if it lives and is one of ours: its program lies in our cache."""
+    try:
+        pid = int((RUN / name).read_text())
+        program = os.readlink(f"/proc/{pid}/exe")
+    except (OSError, ValueError):
+        return None
+    return pid if program.startswith(str(HOME / "root") + "/") else None
+
+
+def _end(pid: int | None) -> None:
+    if pid is None:
+        return
+    os.kill(pid, signal.SIGTERM)
+    end = time.monotonic() + STOP_S
+    while Path(f"/proc/{pid}").exists():
+        if time.monotonic() > end:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def _unmount() -> None:
+    """Take down what a killed daemon left mounted, innermost first."""
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for mount in reversed(mounts):
+        if mount.startswith((f"{HOME}/", f"{RUN}/")):
+            subprocess.run(
+                ["umount", "-l", mount.encode().decode("unicode_escape")],
+                check=False,
+                capture_output=True,
+            )

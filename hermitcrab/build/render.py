@@ -1,0 +1,181 @@
+"""From the matrix to the committed files: one folder per combo, complete for `docker build`.
+
+All choices are made here; the template only puts values in their places.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+
+from hermitcrab.build import lock, readme, wheel
+from hermitcrab.errors import UserError
+from hermitcrab.matrix import Combo, Matrix
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+TEMPLATES: Final = ROOT / "templates"
+IMAGES: Final = ROOT / "images"
+README: Final = ROOT / "README.md"  # its table of combos
+
+# Layers of wheels, calmest first: name, and what it takes from site-packages. Each stays below
+# 2 GB compressed. cuDNN, NCCL and their like move between torch releases of one CUDA; the rest
+# of NVIDIA's files do not.
+LAYERS: Final = (
+    ("cudnn", ("nvidia/cudnn", "nvidia/nccl", "nvidia/cusparselt", "nvidia/nvshmem")),
+    ("cuda", ("nvidia",)),
+    ("torch", ("torch", "torchgen", "functorch", "triton")),
+)
+LAST_LAYER: Final = "rest"
+
+# What the stages that build need, and nothing of it reaches the image.
+TOOL_PACKAGES: Final = ("python3", "python3-pip-whl", "binutils")
+
+# One source for image and box: where each file of templates/home goes.
+HOME: Final = (
+    ("/etc/ssh/sshd_config.d/hermitcrab.conf", "sshd.conf"),
+    ("/etc/tmux.conf", "tmux.conf"),
+    ("/etc/gitconfig", "gitconfig"),
+    ("/etc/profile.d/hermitcrab.sh", "profile.sh"),
+)
+LICENCES: Final = "Apache-2.0 AND BSD-3-Clause AND LicenseRef-NVIDIA-CUDA-EULA"
+
+
+def render(matrix: Matrix) -> dict[Path, bytes]:
+    """Every rendered file of every combo, by its path.
+
+    Raises UserError when a lock does not fit its row.
+    """
+    box_wheel = wheel.box_wheel()
+    files: dict[Path, bytes] = {}
+    for combo in matrix.combos:
+        lock.check(combo, matrix)
+        folder = IMAGES / combo.id
+        files[folder / "Dockerfile"] = dockerfile(matrix, combo).encode()
+        files[folder / wheel.NAME] = box_wheel
+        files[folder / ".dockerignore"] = b"*\n!Dockerfile\n!requirements.lock\n!*.whl\n"
+    files[README] = readme.render(README.read_text(), matrix).encode()
+    return files
+
+
+def dockerfile(matrix: Matrix, combo: Combo) -> str:
+    """The Dockerfile of one combo."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  # this is a Dockerfile, not HTML
+    )
+    environment.filters["dirname"] = posixpath.dirname
+    return environment.get_template("Dockerfile.j2").render(_context(matrix, combo))
+
+
+def write(matrix: Matrix) -> list[Path]:
+    """Write what changed, remove what is left over, and return the paths touched."""
+    files = render(matrix)
+    changed = [path for path, data in files.items() if _read(path) != data]
+    for path in changed:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(files[path])
+    gone = list(_left_over(matrix, files))
+    for path in gone:
+        path.unlink()
+    return changed + gone
+
+
+def check(matrix: Matrix, *combos: Combo) -> None:
+    """Raise UserError naming each file that is stale, missing or left over; of all combos, or of some."""
+    folders = {IMAGES / combo.id for combo in combos}
+    files = {path: data for path, data in render(matrix).items() if not combos or path.parent in folders}
+    problems = [f"{_name(path)} is {_state(path)}" for path, data in files.items() if _read(path) != data]
+    if not combos:
+        problems += [f"{_name(path)} is left over" for path in _left_over(matrix, files)]
+    if problems:
+        raise UserError("; ".join(problems) + " - run `invoke render` and commit the result")
+
+
+def _context(matrix: Matrix, combo: Combo) -> dict[str, Any]:
+    parts = {path.name: path.read_text() for path in sorted((TEMPLATES / "parts").iterdir())}
+    return {
+        "combo": combo,
+        "epoch": matrix.epoch,
+        "uv": matrix.tools["uv"],
+        "packages": " ".join(matrix.packages),
+        "tool_packages": " ".join(TOOL_PACKAGES),
+        "backend": "" if combo.wheels == "pypi" else f"--torch-backend {combo.wheels}",
+        "layers": "\n".join(f"{name} {' '.join(paths)}" for name, paths in LAYERS),
+        "layer_names": [*(name for name, _ in LAYERS), LAST_LAYER],
+        "parts": {name: text.rstrip("\n") for name, text in parts.items()},
+        "files": list(_home_files(combo)),
+        "wheel": wheel.NAME,
+        "wanted": json.dumps(_wanted(combo), indent=1),
+        "labels": list(_labels(combo).items()),
+    }
+
+
+def _home_files(combo: Combo) -> Iterator[tuple[str, str]]:
+    """Path and text of each setting; the template writes them by heredoc."""
+    for target, source in HOME:
+        yield target, (TEMPLATES / "home" / source).read_text().rstrip("\n")
+    yield "/etc/hermitcrab/constraints.txt", "\n".join(_constraints(combo))
+
+
+def _constraints(combo: Combo) -> list[str]:
+    """What a later `pip install` may not move: torch, its companions and the CUDA they were built with."""
+    own = {"torch", "torchvision", "torchaudio", "triton"}
+    pins = lock.read(lock.lock_path(combo))
+    kept = [f"{pin.name}=={pin.version}" for pin in pins if pin.name in own or pin.name.startswith("nvidia-")]
+    old_numpy = any(pin.name == "numpy" and pin.version.startswith("1.") for pin in pins)
+    return [*kept, "numpy<2"] if old_numpy else kept
+
+
+def _wanted(combo: Combo) -> dict[str, Any]:
+    """The row in the words of the proof at the end of the build."""
+    trio = {name: getattr(combo, name).split("+")[0] for name in ("torch", "torchvision", "torchaudio")}
+    row = {
+        "combo": combo.id,
+        "cuda": combo.cuda,
+        "python": combo.python,
+        "driver": combo.driver,
+        **trio,
+    }
+    return {**row, "arch": list(combo.arch), "ptx": list(combo.ptx), "compiles": combo.compiles}
+
+
+def _labels(combo: Combo) -> dict[str, str]:
+    return {
+        "org.opencontainers.image.title": f"hermitcrab:{combo.id}",
+        "org.opencontainers.image.licenses": LICENCES,
+        "org.opencontainers.image.revision": "${REVISION}",
+        "hermitcrab.combo": combo.id,
+        "hermitcrab.cuda": combo.cuda,
+        "hermitcrab.torch": combo.torch,
+        "hermitcrab.driver": combo.driver,
+        "hermitcrab.arch": " ".join(f"sm_{sm}" for sm in combo.arch),
+        "hermitcrab.lock": f"sha256:{lock.digest(lock.lock_path(combo))}",
+    }
+
+
+def _left_over(matrix: Matrix, files: dict[Path, bytes]) -> Iterator[Path]:
+    locks = {lock.lock_path(combo) for combo in matrix.combos}
+    for path in sorted(IMAGES.glob("*/*")):
+        if path not in files and path not in locks:
+            yield path
+
+
+def _read(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def _state(path: Path) -> str:
+    return "stale" if path.exists() else "missing"
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()

@@ -1,0 +1,70 @@
+"""The box wheel: the part of hermitcrab that lives on a box, as a wheel that is the same at every build.
+
+Home-made because it must be identical byte for byte on every machine: files are stored, not
+compressed, so that no zlib version has a say, and stand in a fixed order with a fixed date.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from hermitcrab import __version__
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+NAME: Final = f"hermitcrab-{__version__}-py3-none-any.whl"
+INFO: Final = f"hermitcrab-{__version__}.dist-info"
+AT_HOME: Final = ("build", "connect", "matrix.py")  # what a box has no use for
+METADATA: Final = f"""\
+Metadata-Version: 2.1
+Name: hermitcrab
+Version: {__version__}
+Summary: A training run that moves between rented GPUs and stays the same.
+License: Apache-2.0
+Requires-Python: >=3.8
+"""
+WHEEL: Final = "Wheel-Version: 1.0\nGenerator: hermitcrab\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+ENTRY_POINTS: Final = "[console_scripts]\ncrab = hermitcrab.cli:main\n"
+
+
+def box_wheel(root: Path = ROOT) -> bytes:
+    """Return the wheel of the box's part of the package that lies under ``root``."""
+    files = {
+        **_sources(root),
+        f"{INFO}/METADATA": METADATA.encode(),
+        f"{INFO}/WHEEL": WHEEL.encode(),
+    }
+    files[f"{INFO}/entry_points.txt"] = ENTRY_POINTS.encode()
+    files[f"{INFO}/RECORD"] = _record(files).encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, data in files.items():
+            archive.writestr(_entry(name), data)
+    return buffer.getvalue()
+
+
+def _sources(root: Path) -> dict[str, bytes]:
+    """The package's files by their name in the wheel, with LF line ends whatever git made of them."""
+    paths = sorted((root / "hermitcrab").rglob("*.py"))
+    kept = (path for path in paths if path.relative_to(root / "hermitcrab").parts[0] not in AT_HOME)
+    return {path.relative_to(root).as_posix(): path.read_bytes().replace(b"\r\n", b"\n") for path in kept}
+
+
+def _record(files: dict[str, bytes]) -> str:
+    lines = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files.items()]
+    return "\n".join([*lines, f"{INFO}/RECORD,,", ""])
+
+
+def _digest(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    entry.create_system = 3  # Unix, also when made elsewhere
+    entry.external_attr = 0o100644 << 16
+    return entry

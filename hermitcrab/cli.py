@@ -1,0 +1,56 @@
+"""`crab`, the face on the box: one row per command, imported only when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from typing import NamedTuple, Sequence
+
+from hermitcrab import __version__
+from hermitcrab.errors import UserError
+
+
+class Command(NamedTuple):
+    """What one word after `crab` does; the module's ``main(arguments)`` returns the exit status."""
+
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "entry": Command("hermitcrab.box.entry", "set up SSH, then be the given command (the entrypoint)"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; a user's error becomes one line on stderr and an exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    # By hand, since argparse would take away a "--" that belongs to the command.
+    command = COMMANDS.get(given[0]) if given else None
+    if command is None:
+        _parser().parse_args(given or ["--help"])
+        return 0
+    try:
+        status: int = importlib.import_module(command.module).main(given[1:])
+    except UserError as error:
+        print(f"crab: {error}", file=sys.stderr)
+        return error.code
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    rows = "\n".join(f"  {name:<10}{command.help}" for name, command in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="crab",
+        description="The machine changes, the training run goes on.",
+        epilog=f"commands:\n{rows}\n\ncrab COMMAND --help says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"crab {__version__}")
+    parser.add_argument("command", choices=sorted(COMMANDS), metavar="COMMAND")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

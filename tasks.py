@@ -1,0 +1,179 @@
+"""The Invoke face of hermitcrab: `./invoke --list`. Thin: each task parses, calls the package and prints."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from invoke.context import Context
+from invoke.exceptions import Exit
+from invoke.tasks import task
+
+from hermitcrab import matrix as matrices
+from hermitcrab.errors import UserError
+
+CUDA = "CUDA version of the combo, as 12.1"
+TORCH = "torch version, when not the default of this CUDA"
+BASE = "auto, registry, packages, or an image reference"
+
+
+def one_line(body: Callable[..., None]) -> Callable[..., None]:
+    """Show a UserError as its one line and leave with its code."""
+
+    @functools.wraps(body)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            body(*args, **kwargs)
+        except UserError as error:
+            raise Exit(f"invoke: {error}", code=error.code) from None
+        except KeyboardInterrupt:
+            raise Exit("invoke: stopped", code=130) from None
+
+    return wrapped
+
+
+@task(name="list")
+@one_line
+def list_(_: Context) -> None:
+    """Show the matrix: every combo with its driver, cards, status and budget."""
+    from hermitcrab.build import show
+
+    show.matrix(matrices.load())
+
+
+@task(help={"cuda": CUDA, "torch": TORCH, "base": BASE, "no-cache": "build every step anew"})
+@one_line
+def build(_: Context, cuda: str = "", torch: str = "", base: str = "auto", no_cache: bool = False) -> None:
+    """Build an image: ./invoke build --cuda 12.1."""
+    from hermitcrab.build import engine, image, show
+
+    matrix, combo = _select(cuda, torch)
+    found = engine.find()
+    image.build(found, matrix, combo, base=base, cache=not no_cache)
+    show.result(found, combo)
+
+
+@task(help={"cuda": CUDA, "torch": TORCH, "base": BASE})
+@one_line
+def verify(_: Context, cuda: str = "", torch: str = "", base: str = "auto") -> None:
+    """Build twice without cache and compare the image IDs; name the files that differ."""
+    from hermitcrab.build import engine, image
+
+    matrix, combo = _select(cuda, torch)
+    print(f"verified: two uncached builds of {combo.id} are {image.verify(engine.find(), matrix, combo, base=base)}")
+
+
+@task(help={"cuda": CUDA, "torch": TORCH, "compressed": "measure gzip and zstd as well (minutes)"})
+@one_line
+def size(_: Context, cuda: str = "", torch: str = "", compressed: bool = False) -> None:
+    """Show an image's layers, its twenty largest packages and the verdict on its budget."""
+    from hermitcrab.build import engine, show
+
+    combo = _select(cuda, torch)[1]
+    show.size(engine.find(), combo, compressed=compressed)
+
+
+@task(
+    help={
+        "cuda": CUDA,
+        "torch": TORCH,
+        "to": "the file to write; hermitcrab-<combo>.tar.zst by default",
+    }
+)
+@one_line
+def save(_: Context, cuda: str = "", torch: str = "", to: str = "") -> None:
+    """Write an image as a tar.zst file."""
+    from hermitcrab.build import engine, image
+
+    matrix, combo = _select(cuda, torch)
+    target = Path(to or f"hermitcrab-{combo.id}.tar.zst")
+    written = image.save(engine.find(), matrix, combo, target)
+    print(f"{target}: {written / 1e9:.2f} GB; load it with: zstd -dc {target} | docker load")
+
+
+@task(
+    help={
+        "cuda": CUDA,
+        "torch": TORCH,
+        "to": "the repository, as registry/name; the combo becomes the tag",
+    }
+)
+@one_line
+def push(_: Context, cuda: str = "", torch: str = "", to: str = "") -> None:
+    """Push an image to a registry and print its digest."""
+    from hermitcrab.build import engine, image
+
+    matrix, combo = _select(cuda, torch)
+    print(image.push(engine.find(), matrix, combo, to))
+
+
+@task(help={"check": "change nothing; fail when a file is stale, missing or left over"})
+@one_line
+def render(_: Context, check: bool = False) -> None:
+    """Write images/<combo>/ from the matrix and the templates."""
+    from hermitcrab.build import render as renderer
+
+    matrix = matrices.load()
+    if check:
+        renderer.check(matrix)
+        return
+    for path in renderer.write(matrix):
+        print(path.relative_to(renderer.ROOT))
+
+
+@task(
+    help={
+        "cuda": CUDA,
+        "torch": TORCH,
+        "upgrade": "move every pin to its newest version, not only what must move",
+    }
+)
+@one_line
+def lock(_: Context, cuda: str = "", torch: str = "", upgrade: bool = False) -> None:
+    """Resolve a combo's wheels anew and write its lock; this asks the package index."""
+    from hermitcrab.build import lock as locks
+
+    matrix, combo = _select(cuda, torch)
+    print(locks.refresh(combo, matrix, upgrade=upgrade))
+
+
+@task(help={"cuda": CUDA, "torch": TORCH})
+@one_line
+def lint(_: Context, path: str, cuda: str = "", torch: str = "") -> None:
+    """Check your own Dockerfile, or your requirements.txt against a combo."""
+    from hermitcrab.build import show
+
+    show.lint(Path(path), _select(cuda, torch)[1] if cuda or "requirements" in path else None)
+
+
+@task(help={"stop": "stop the embedded engine", "purge": "stop it and delete its data and programs"})
+@one_line
+def engine(_: Context, stop: bool = False, purge: bool = False) -> None:
+    """Say which engine is used; stop the embedded one."""
+    from hermitcrab.build import embedded, show
+
+    if stop or purge:
+        print("engine: stopped" if embedded.stop(purge=purge) else "engine: the embedded engine was not running")
+        return
+    show.engine()
+
+
+@task(help={"only": "unit, shell, image or lint; several with commas"})
+@one_line
+def test(_: Context, only: str = "") -> None:
+    """Run all that this machine can run, and say what was skipped and why."""
+    from hermitcrab.build import quality
+
+    quality.run(only)
+
+
+def _select(cuda: str, torch: str) -> tuple[matrices.Matrix, matrices.Combo]:
+    matrix = matrices.load()
+    combo = matrices.select(matrix, cuda, torch)
+    if not torch and cuda:
+        print(f"combo: {combo.id}, the default for CUDA {cuda}")
+    if combo.status != "current":
+        print(f"note: {combo.status}: {combo.reason}")
+    return matrix, combo

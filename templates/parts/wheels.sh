@@ -1,0 +1,28 @@
+# Installs the lock and sorts the files into one directory per layer. Reads: epoch, python, backend, layers.
+export UV_CACHE_DIR=/opt/uv-cache UV_LINK_MODE=hardlink UV_NO_CONFIG=1 UV_PYTHON_DOWNLOADS=never
+[ ! -e /run/secrets/ca ] || export SSL_CERT_FILE=/run/secrets/ca
+[ ! -e /run/secrets/index ] || UV_DEFAULT_INDEX=$(cat /run/secrets/index)
+[ ! -e /run/secrets/index ] || export UV_DEFAULT_INDEX
+/opt/uv/bin/uv venv -q --python "/usr/bin/python$python" /opt/venv
+# shellcheck disable=SC2086  # the backend is two words, or none
+/opt/uv/bin/uv pip install --python /opt/venv/bin/python --require-hashes --no-deps --no-build $backend -r /requirements.lock
+rm -rf "$UV_CACHE_DIR"
+
+# Symbols go from torch's and triton's own libraries only: NVIDIA's files are not ours to change.
+site=/opt/venv/lib/python$python/site-packages
+cd "$site"
+find torch/lib torch/bin torch/_C* functorch triton/_C -type f \( -name '*.so*' -o -path 'torch/bin/*' \) \
+    ! -name 'libcu*' ! -name 'libnv*' ! -name 'libnccl*' -print0 2>/dev/null | xargs -0 -n 1 -P "$(nproc)" strip --strip-unneeded
+find /opt/venv -name __pycache__ -prune -exec rm -rf {} +
+
+# One line of $layers is a layer: its name, then what it takes from site-packages. What nobody takes is the last one.
+echo "$layers" | while read -r layer paths; do
+    for path in $paths; do
+        [ -e "$path" ] || continue
+        mkdir -p "/layers/$layer$site/$(dirname "$path")"
+        mv "$path" "/layers/$layer$site/$path"
+    done
+done
+mkdir -p /layers/rest/opt
+mv /opt/venv /layers/rest/opt/venv
+find /layers -exec touch -hd "@$epoch" {} +
