@@ -17,6 +17,7 @@ from hermitcrab.errors import UserError
 
 KEYRING: Final = "/usr/share/keyrings/"  # where both Debian's and Ubuntu's own keys lie, on the host and in a base
 POCKETS: Final = ("", "-updates", "-security")
+OFF: Final = ("no", "false", "without", "off", "disable", "0")  # apt's words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,16 +109,17 @@ def _entries(root: Path) -> Iterator[_Entry]:
 
 
 def _one_line(text: str) -> Iterator[_Entry]:
-    pattern = r"^deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)[ \t]+([^#\n]*\S)"
+    pattern = r"^[ \t]*deb[ \t]+(?:\[([^\]\n]*)\][ \t]+)?(\S+)[ \t]+(\S+)[ \t]+([^#\n]*[^#\s])"
     for options, uri, suite, components in re.findall(pattern, text, re.MULTILINE):
         signed = re.search(r"signed-by=(\S+)", options)
         yield _Entry(options=_signed(signed and signed[1]), uri=uri, suite=suite, components=components)
 
 
 def _deb822(text: str) -> Iterator[_Entry]:
-    for stanza in re.split(r"\n\s*\n", re.sub(r"(?m)^#.*\n?", "", text)):
+    unfolded = re.sub(r"\n[ \t]+(?=\S)", " ", re.sub(r"(?m)^#.*\n?", "", text))
+    for stanza in re.split(r"\n\s*\n", unfolded):
         fields = {key.lower(): value.strip() for key, value in re.findall(r"(?m)^([\w-]+):[ \t]*(.*)$", stanza)}
-        if fields.get("enabled", "yes") == "no" or "deb" not in fields.get("types", "").split():
+        if fields.get("enabled", "").lower() in OFF or "deb" not in fields.get("types", "").split():
             continue
         for uri in fields.get("uris", "").split():
             for suite in fields.get("suites", "").split():
@@ -147,7 +149,9 @@ def _apt(cache: Path, arguments: Sequence[str], *, cwd: Path) -> None:
         "Debug::NoLocking": "true",  # the lists are ours alone; another apt may hold the host's locks
     }
     flags = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-    _run(["apt-get", *flags, *arguments], cwd=cwd)
+    config = cache / "apt.conf"
+    config.write_text("#clear APT::Update;\n")  # the host's hooks after an update write below /var
+    _run(["apt-get", "-c", str(config), *flags, *arguments], cwd=cwd)
 
 
 def _run(command: Sequence[str], *, cwd: Path) -> None:

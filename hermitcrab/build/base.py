@@ -107,7 +107,7 @@ def _packages(engine: Engine, base: Base, epoch: int) -> str:
 
 
 def _reference(choice: str) -> str:
-    if choice.startswith("-") or not choice.isascii() or any(letter.isspace() for letter in choice):
+    if not choice or choice.startswith("-") or not choice.isascii() or any(letter.isspace() for letter in choice):
         raise UserError(f"--base {choice!r} is neither {', '.join(CHOICES)} nor an image reference", code=2)
     return choice
 

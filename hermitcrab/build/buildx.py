@@ -57,20 +57,22 @@ def run(
 
 def messages(lines: Iterable[str]) -> Iterator[Message | str]:
     """The JSON messages in a stream, each on one line or spread over many, and the plain lines between them."""
-    pending: list[str] = []
+    pending = ""
     for line in lines:
+        if pending and line.startswith("{"):  # a message begins: what stood before was none
+            yield pending
+            pending = ""
         if not pending and not line.startswith("{"):
             yield line.rstrip("\n")
             continue
-        pending.append(line)
-        if line.startswith("}") or len(pending) == 1:
-            found = _parsed("".join(pending))
-            if found is not None:
-                yield found
-            if found is not None or line.startswith("}"):
-                pending.clear()
+        pending += line
+        closed = line.startswith("}")
+        found = _parsed(pending) if closed or pending == line else None
+        if closed or found is not None:
+            yield pending if found is None else found
+            pending = ""
     if pending:
-        yield "".join(pending)
+        yield pending
 
 
 def _parsed(text: str) -> Message | None:
@@ -95,5 +97,7 @@ def _version(program: str, environment: Mapping[str, str]) -> tuple[int, ...]:
     asked = [program, "buildx", "version"]
     done = subprocess.run(asked, env=dict(environment), capture_output=True, text=True, check=False)
     words = [word.lstrip("v") for word in done.stdout.split()]
-    numbers = next((word for word in words if word[:1].isdigit()), "") if done.returncode == 0 else ""
+    if done.returncode or "buildx" not in done.stdout:  # podman's docker answers with buildah's version
+        return ()
+    numbers = next((word for word in words if word[:1].isdigit()), "")
     return tuple(int(part) for part in numbers.split(".")[:2] if part.isdigit())

@@ -30,7 +30,8 @@ def images(engine: Engine, one: str, two: str) -> list[str]:
         return [f"config field {key}" for key in first if key != "Id" and first[key] != second.get(key)]
     old = _layers(engine, one, {a for a, _ in apart})
     new = _layers(engine, two, {b for _, b in apart})
-    return [line for a, b in apart for line in _differences(old[a], new[b])]
+    lines = [line for a, b in apart for line in _differences(old[a], new[b])]
+    return lines or [f"layer {a} and {b}" for a, b in apart]  # an engine that keeps layers packed hides their files
 
 
 def files(one: Path, two: Path) -> list[str]:

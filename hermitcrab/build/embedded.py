@@ -6,6 +6,7 @@ socket, data and state, no bridge and no firewall rule; builds and runs use the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -157,21 +158,29 @@ def _pid(name: str = "docker.pid") -> int | None:
     """The process of a pid file, if it lives and is one of ours: its program lies in our cache."""
     try:
         pid = int((RUN / name).read_text())
-        program = os.readlink(f"/proc/{pid}/exe")
     except (OSError, ValueError):
         return None
-    return pid if program.startswith(str(HOME / "root") + "/") else None
+    return pid if _is_ours(pid) else None
+
+
+def _is_ours(pid: int) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/exe").startswith(f"{HOME}/root/")
+    except OSError:  # gone, or dead and not yet reaped
+        return False
 
 
 def _end(pid: int | None) -> None:
     if pid is None:
         return
-    os.kill(pid, signal.SIGTERM)
-    end = time.monotonic() + STOP_S
-    while Path(f"/proc/{pid}").exists():
-        if time.monotonic() > end:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(0.1)
+    word, end = signal.SIGTERM, time.monotonic() + STOP_S
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, word)
+        while _is_ours(pid):
+            if word != signal.SIGKILL and time.monotonic() > end:
+                word = signal.SIGKILL
+                os.kill(pid, word)
+            time.sleep(0.1)
 
 
 def _unmount() -> None:

@@ -90,7 +90,8 @@ class Engine:
     def registry_has(self, reference: str, timeout: float = TIMEOUT_S) -> None:
         """Raise UserError with the reason when the registry does not hand out this reference."""
         with failures(f"asking the registry for {reference}"):
-            _client(self.host, timeout).images.get_registry_data(reference)
+            with contextlib.closing(_client(self.host, timeout)) as client:
+                client.images.get_registry_data(reference)
 
     def build(
         self,
@@ -197,7 +198,7 @@ def _configured() -> str:
     if named := os.environ.get("DOCKER_HOST"):
         return named
     with contextlib.suppress(Exception):  # a broken or lost context file means no context
-        context = docker.ContextAPI.get_current_context()
+        context = docker.ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT"))
         if context.Host and context.name != "default":
             return str(context.Host)
     rootless = Path(os.environ.get("XDG_RUNTIME_DIR", "/nonexistent")) / "docker.sock"
@@ -214,10 +215,8 @@ def _client(host: str, timeout: float) -> docker.DockerClient:
 def _silent(host: str) -> str | None:
     """Why an engine does not answer, or None when it does."""
     try:
-        with failures(f"reaching the Docker Engine at {host}"):
-            client = _client(host, ANSWER_S)
+        with failures(f"reaching the Docker Engine at {host}"), contextlib.closing(_client(host, ANSWER_S)) as client:
             client.ping()
-            client.close()
     except UserError as error:
         return str(error)
     return None

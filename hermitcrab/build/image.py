@@ -17,7 +17,7 @@ from rich.console import Console
 
 from hermitcrab.build import base as bases
 from hermitcrab.build import compare, render
-from hermitcrab.build.engine import Engine, Image
+from hermitcrab.build.engine import Engine, Image, failures
 from hermitcrab.build.progress import BuildProgress
 from hermitcrab.errors import UserError
 from hermitcrab.matrix import Combo, Matrix
@@ -117,8 +117,8 @@ def push(engine: Engine, matrix: Matrix, combo: Combo, repository: str) -> str:
             code=2,
         )
     target = f"{repository}:{combo.id}"
-    if not image.tag(repository, tag=combo.id):
-        raise UserError(f"the engine refused the name {target}")
+    with failures(f"naming the image {target}"):
+        image.tag(repository, tag=combo.id)
     return f"{repository}@{engine.push(target)}"
 
 
@@ -134,17 +134,11 @@ def built(engine: Engine, name: str) -> Image:
 
 def revision() -> str:
     """The source revision for a label; marked when the checkout has changes of its own."""
-    command = [
-        "git",
-        "-C",
-        str(ROOT),
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--dirty",
-        "--exclude=*",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:  # a fresh machine has no git
+        return "unknown"
     return done.stdout.strip() or "unknown"
 
 
@@ -190,9 +184,10 @@ def secrets() -> Iterator[Mapping[str, Path]]:
     """The host's CA bundle and the user's package index, as files that only the build sees."""
     with tempfile.TemporaryDirectory() as folder:
         found = {}
-        ca = next((os.environ[name] for name in CA_SETTINGS if os.environ.get(name)), CA_SYSTEM)
-        if Path(ca).is_file():
-            found["ca"] = Path(ca)
+        settings = (os.environ.get(name) for name in CA_SETTINGS)
+        bundles = (Path(name) for name in (*settings, CA_SYSTEM) if name)
+        if ca := next(filter(Path.is_file, bundles), None):
+            found["ca"] = ca
         if index := _index():
             found["index"] = Path(folder, "index")
             found["index"].write_text(index)

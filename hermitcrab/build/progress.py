@@ -35,9 +35,10 @@ class Step:
     """One stage under way; bytes are what uv says it has downloaded."""
 
     stage: str
-    started: float = field(default_factory=time.monotonic)
+    started: float = 0.0
     sizes: dict[str, int] = field(default_factory=dict)
     done: int = 0
+    tail: str = ""  # the start of a line whose rest is still to come: uv writes its lines in pieces
 
     @property
     def bytes(self) -> str:
@@ -99,6 +100,7 @@ class BuildProgress:
 
     def _begin(self, step: Step) -> None:
         if step.stage not in self._tasks:
+            step.started = time.monotonic()
             self._tasks[step.stage] = self._live.add_task(STAGES[step.stage], bytes="", total=None)
             if not self._console.is_terminal:
                 self._console.print(f"  {STAGES[step.stage]} …", highlight=False)
@@ -114,6 +116,7 @@ class BuildProgress:
 def _count(step: Step, text: str) -> bool:
     """Take the sizes out of uv's words; True when the count moved."""
     before = (step.done, len(step.sizes))
+    text, _, step.tail = (step.tail + text).rpartition("\n")
     for name, number, unit in DOWNLOADING.findall(text):
         step.sizes[name] = int(float(number) * UNITS[unit])
     step.done += sum(step.sizes.get(name, 0) for name in DOWNLOADED.findall(text))

@@ -13,7 +13,7 @@ from typing import IO, Final
 import zstandard
 
 from hermitcrab.build import compare, image
-from hermitcrab.build.engine import Engine
+from hermitcrab.build.engine import Engine, failures
 from hermitcrab.matrix import Combo
 
 CACHE: Final = Path(__file__).resolve().parents[2] / ".cache" / "sizes.json"
@@ -62,7 +62,8 @@ class Verdict:
 def layers(engine: Engine, tag: str) -> list[Layer]:
     """The layers that hold files, lowest first, with compressed sizes where they were measured."""
     found = image.built(engine, tag)
-    made = [(row["CreatedBy"], row["Size"]) for row in reversed(found.history()) if row["Size"]]
+    with failures("reading how the image was made"):
+        made = [(row["CreatedBy"], row["Size"]) for row in reversed(found.history()) if row["Size"]]
     measured = _measured()
     ids = [digest for digest in found.attrs["RootFS"]["Layers"] if digest != EMPTY]
     return [
