@@ -20,6 +20,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "entry": Command("hermitcrab.box.entry", "set up SSH, then be the given command (the entrypoint)"),
+    "platform": Command("hermitcrab.box.platform", "say which machine this is: disks, limits, what stops its bill"),
 }
 
 

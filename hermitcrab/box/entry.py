@@ -45,13 +45,28 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     command = list(arguments[1:] if list(arguments[:1]) == ["--"] else arguments)
     home = _home()
-    if os.environ.get("HOME", "/") in {"", "/"}:
-        os.environ["HOME"] = home
+    settle(home)
     places = Places(Path(home, ".ssh", "authorized_keys"))
     reachable = serve_ssh(os.environ, places, root=os.geteuid() == 0)
     if not command and not reachable:
         _say(f"no SSH key in {', '.join(KEY_VARIABLES)}: waiting, without sshd")
     return become(command or WAIT)
+
+
+def settle(home: str) -> None:
+    """Give the user what programs ask for: a home, a name, a working directory that can be read."""
+    if os.environ.get("HOME", "/") in {"", "/"}:
+        os.environ["HOME"] = home
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        # torch.compile names its cache after the user, and some versions fail where there is no name.
+        os.environ.setdefault("USER", f"uid{os.geteuid()}")
+    if not os.access(".", os.R_OK | os.X_OK):
+        # The image's own is root's home; compilers fail in a directory they may not enter.
+        with _step(f"cannot change to {home}"):
+            os.chdir(home)
+            _say(f"this user may not read the working directory: starting in {home}")
 
 
 def serve_ssh(environment: Mapping[str, str], places: Places, *, root: bool) -> bool:
@@ -163,7 +178,8 @@ def _home() -> str:
     try:
         return pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:
-        return os.environ.get("HOME") or "/"
+        given = os.environ.get("HOME", "")
+        return given if given not in {"", "/"} else "/tmp"  # noqa: S108 - an unknown uid owns nothing else
 
 
 def _reason(error: Exception) -> str:

@@ -5,6 +5,9 @@ No address stands here: the archive of another suite is derived from the host's 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import re
 import shutil
 import subprocess
@@ -89,6 +92,17 @@ def unpack(debs: Sequence[Path], root: Path) -> None:
         _run(["dpkg-deb", "-x", str(deb), str(half)], cwd=half)
     shutil.rmtree(root, ignore_errors=True)
     half.rename(root)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder against other processes that do the same; the lock ends with the process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,11 +98,13 @@ def digest(path: Path) -> str:
 
 
 def _packages(engine: Engine, base: Base, epoch: int) -> str:
-    if engine.image(tag(base)) is None:
-        if not tarball(base).exists():
-            print(f"base: making {base.id} from the package archive", flush=True)
-            make(base, tarball(base), epoch=epoch)
-        engine.import_base(tarball(base), tag(base))
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with archive.alone(CACHE):
+        if engine.image(tag(base)) is None:
+            if not tarball(base).exists():
+                print(f"base: making {base.id} from the package archive", flush=True)
+                make(base, tarball(base), epoch=epoch)
+            engine.import_base(tarball(base), tag(base))
     return tag(base)
 
 

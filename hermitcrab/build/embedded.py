@@ -7,8 +7,10 @@ socket, data and state, no bridge and no firewall rule; builds and runs use the 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +31,7 @@ DOCKER: Final = HOME / "root" / "usr/bin/docker"
 LOG: Final = HOME / "dockerd.log"
 START_S: Final = 60.0
 STOP_S: Final = 30.0
+MNT_DETACH: Final = 2  # umount2(2)
 
 # Which packages, from which suite, by the suite of the host. Debian 12 takes containerd and runc
 # from its own archive, because those of Debian 13 need a newer libc.
@@ -58,22 +61,15 @@ def start() -> None:
 
     Raises UserError with the daemon's own reason when it does not come up.
     """
-    if running() and SOCKET.exists():
-        return
-    if not (HOME / "root").is_dir():
-        _install()
-    RUN.mkdir(mode=0o700, exist_ok=True)
-    (RUN / "docker.pid").unlink(missing_ok=True)
-    with LOG.open("wb") as log:
-        daemon = subprocess.Popen(
-            _command(),
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    _wait_until_up(daemon)
+    HOME.mkdir(parents=True, exist_ok=True)
+    with archive.alone(HOME):  # a second build waits here, and then finds the daemon running
+        if running() and SOCKET.exists():
+            return
+        if not (HOME / "root").is_dir():
+            _install()
+        RUN.mkdir(mode=0o700, exist_ok=True)
+        (RUN / "docker.pid").unlink(missing_ok=True)
+        _wait_until_up(_spawn())
 
 
 def stop(*, purge: bool = False) -> bool:
@@ -109,15 +105,26 @@ def _install() -> None:
     lines = [line for suite in wanted for line in archive.sources(here.distro, suite)]
     names = [f"{name}/{suite}" for suite, packages in wanted.items() for name in packages]
     print("engine: no Docker Engine here, unpacking a private one into .cache/engine", flush=True)
+    _configure()
+    # The programs come last and appear at once: where they are, all is there.
     archive.unpack(archive.fetch(HOME / "apt", lines, names), HOME / "root")
     shutil.rmtree(HOME / "apt")
+
+
+def _configure() -> None:
     plugins = HOME / "config" / "cli-plugins"
     plugins.mkdir(parents=True, exist_ok=True)
-    for plugin in (HOME / "root" / "usr/libexec/docker/cli-plugins").iterdir():
-        (plugins / plugin.name).unlink(missing_ok=True)
-        (plugins / plugin.name).symlink_to(plugin)
+    (plugins / "docker-buildx").unlink(missing_ok=True)
+    (plugins / "docker-buildx").symlink_to(HOME / "root/usr/libexec/docker/cli-plugins/docker-buildx")
     # Our file instead of /etc/docker/daemon.json, which belongs to another engine.
     (HOME / "daemon.json").write_text('{"builder": {"gc": {"enabled": true, "defaultKeepStorage": "30GB"}}}\n')
+
+
+def _spawn() -> subprocess.Popen[bytes]:
+    with LOG.open("wb") as log:
+        return subprocess.Popen(
+            _command(), env=environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
 
 
 def _command() -> list[str]:
@@ -150,6 +157,8 @@ def _wait_until_up(daemon: subprocess.Popen[bytes]) -> None:
             break
         time.sleep(0.1)
     said = LOG.read_text(errors="replace").splitlines()
+    daemon.kill()  # it may live without having written its pid file
+    daemon.wait()
     stop()
     raise UserError(diagnose.one_line(said, fallback=f"the embedded engine did not start: see {LOG}"))
 
@@ -185,11 +194,10 @@ def _end(pid: int | None) -> None:
 
 def _unmount() -> None:
     """Take down what a killed daemon left mounted, innermost first."""
-    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    rows = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    # The kernel writes a space as \040; and a bare system has no umount command.
+    mounts = [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), row) for row in rows]
+    libc = ctypes.CDLL(None)
     for mount in reversed(mounts):
         if mount.startswith((f"{HOME}/", f"{RUN}/")):
-            subprocess.run(
-                ["umount", "-l", mount.encode().decode("unicode_escape")],
-                check=False,
-                capture_output=True,
-            )
+            libc.umount2(os.fsencode(mount), MNT_DETACH)

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import docker
 import requests
+import urllib3
 from docker.errors import DockerException, ImageNotFound
 from docker.models.images import Image
 from docker.utils import kwargs_from_env
@@ -89,9 +90,9 @@ class Engine:
 
     def registry_has(self, reference: str, timeout: float = TIMEOUT_S) -> None:
         """Raise UserError with the reason when the registry does not hand out this reference."""
-        with failures(f"asking the registry for {reference}"):
-            with contextlib.closing(_client(self.host, timeout)) as client:
-                client.images.get_registry_data(reference)
+        asking = failures(f"asking the registry for {reference}")
+        with asking, contextlib.closing(_client(self.host, timeout)) as client:
+            client.images.get_registry_data(reference)
 
     def build(
         self,
@@ -188,7 +189,7 @@ def failures(doing: str) -> Iterator[None]:
     """Turn whatever the SDK raises into one line of cause and next step."""
     try:
         yield
-    except (DockerException, requests.RequestException, OSError) as error:
+    except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
         said = [*str(getattr(error, "explanation", None) or "").splitlines(), str(error)]
         raise UserError(diagnose.one_line(said, fallback=f"{doing} failed: {error}")) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -198,6 +199,7 @@ def _index() -> str:
     for name in INDEX_SETTINGS:
         if os.environ.get(name):
             return os.environ[name]
-    command = [sys.executable, "-m", "pip", "config", "get", "global.index-url"]
+    command = [sys.executable, "-m", "pip", "config", "list"]  # `config get` reads one of pip's files only
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
+    found: dict[str, str] = dict(re.findall(r"^(global|install)\.index-url='(.*)'$", done.stdout, re.MULTILINE))
+    return found.get("install") or found.get("global", "")

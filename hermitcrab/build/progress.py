@@ -12,16 +12,14 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-# The stages of templates/Dockerfile.j2 in a user's words.
+# The stages of templates/Dockerfile.j2 in a user's words; those that take no time are left out.
 STAGES: Final = {
-    "base": "base",
     "tools": "build tools",
     "wheels": "torch and its wheels",
     "system": "system packages",
     "box": "hermitcrab",
     "image": "layers",
     "proof": "proof: versions, matmul, torch.compile",
-    "final": "manifest",
     "exporting": "storing the image",
 }
 UNITS: Final = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}

@@ -42,6 +42,7 @@ def result(engine: Engine, combo: Combo) -> None:
     docker, network = "docker", ""
     if engine.embedded:
         docker, network = f"{embedded.DOCKER.relative_to(embedded.ROOT)} --host {engine.host}", "--network host "
+        console.print("engine  the embedded one goes on running; stop it with: ./invoke engine --stop")
     console.print(f"run     {docker} run --rm -it --gpus all {network}{name} bash", soft_wrap=True)
     console.print(
         f"save    ./invoke save --cuda {combo.cuda}      push    ./invoke push --cuda {combo.cuda} --to registry/name"

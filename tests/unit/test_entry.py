@@ -312,6 +312,37 @@ def test_home_is_mended(tmp_path: Path, home: str, seen: str | None) -> None:
     assert done.stdout.decode() == (seen or str(tmp_path))
 
 
+@pytest.mark.parametrize("home", ["", "/", "/data"])
+def test_unknown_uid_gets_a_name_and_a_home(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A uid without a passwd entry has a user name and a home it can write to; a HOME that was given stays."""
+
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr(entry.pwd, "getpwuid", unknown)
+    monkeypatch.delenv("USER", raising=False)
+    monkeypatch.setenv("HOME", home)
+    entry.settle(entry._home())
+
+    assert os.environ["HOME"] == ("/data" if home == "/data" else "/tmp")
+    assert os.environ["USER"] == f"uid{os.geteuid()}"
+
+
+def test_unreadable_working_directory_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who may not read the working directory starts at home, and is told."""
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    entry.settle(str(tmp_path))
+    assert Path.cwd() == tmp_path
+    assert f"starting in {tmp_path}" in capsys.readouterr().err
+
+    entry.settle(str(tmp_path / "missing"))
+    assert Path.cwd() == tmp_path
+    assert "warning: cannot change to" in capsys.readouterr().err
+
+
 def test_without_a_command_it_waits(tmp_path: Path) -> None:
     """No command: it says that nobody can log in, and sleeps until it is told to end."""
     make_program(tmp_path / "bin", "sleep", 'echo "$@"')
