@@ -1,4 +1,4 @@
-"""The image's entrypoint, under tini: SSH for whoever gave a key, then the given command.
+"""The image's entrypoint, under tini: SSH for whoever gave a key, hooks, then the given command.
 
 ``crab entry -- python train.py`` becomes that command, so that its signals and exit status are its
 own; without a command it waits. A step that fails is one warning and never stops the command: it
@@ -18,12 +18,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator, Mapping, NamedTuple, Sequence
 
+from hermitcrab.box import hooks, session
+from hermitcrab.box.home import passwd_home, usable
 from hermitcrab.box.keys import Key, MalformedKeyError, authorize, holds_a_key, read_keys
 
 USAGE = """usage: crab entry [--] [COMMAND [ARGUMENT ...]]
 
 Adds the public keys of PUBLIC_KEY, SSH_PUBLIC_KEY and AUTHORIZED_KEYS to root's authorized_keys,
-starts sshd on SSH_PORT (22) when a key can log in, then is COMMAND, or waits when there is none."""
+starts sshd on SSH_PORT (22) when a key can log in, hands the platform's variables to its sessions,
+runs the executables of /etc/hermitcrab/hooks.d in name order, then is COMMAND, or waits."""
 KEY_VARIABLES = ("PUBLIC_KEY", "SSH_PUBLIC_KEY", "AUTHORIZED_KEYS")
 HOST_KEY_TYPES = ("ed25519", "rsa")  # never dsa: no client of today takes it
 WAIT = ("sleep", "infinity")
@@ -44,10 +47,11 @@ def main(arguments: Sequence[str]) -> int:
         print(USAGE)
         return 0
     command = list(arguments[1:] if list(arguments[:1]) == ["--"] else arguments)
-    home = _home()
+    home = passwd_home(os.environ)
     settle(home)
-    places = Places(Path(home, ".ssh", "authorized_keys"))
-    reachable = serve_ssh(os.environ, places, root=os.geteuid() == 0)
+    reachable = let_in(Path(home), os.environ)
+    for failure in hooks.run():
+        _warn(failure)
     if not command and not reachable:
         _say(f"no SSH key in {', '.join(KEY_VARIABLES)}: waiting, without sshd")
     return become(command or WAIT)
@@ -67,6 +71,19 @@ def settle(home: str) -> None:
         with _step(f"cannot change to {home}"):
             os.chdir(home)
             _say(f"this user may not read the working directory: starting in {home}")
+
+
+def let_in(home: Path, environment: Mapping[str, str]) -> bool:
+    """Serve SSH, with the platform's variables in its sessions; say whether anyone can come in."""
+    if not usable(str(home)):  # nothing is ever written to "/"
+        if collect(environment):
+            _warn(f"SSH keys were given, but {home} is no home of this user's own: sshd is not started")
+        return False
+    reachable = serve_ssh(environment, Places(home / ".ssh" / "authorized_keys"), root=os.geteuid() == 0)
+    if reachable:
+        with _step("cannot hand the platform's variables to SSH sessions"):
+            session.hand_over(home, environment)
+    return reachable
 
 
 def serve_ssh(environment: Mapping[str, str], places: Places, *, root: bool) -> bool:
@@ -171,15 +188,6 @@ def _run(*command: str) -> str:
     if done.returncode:
         raise OSError(f"{command[0]}: {said.splitlines()[-1] if said else done.returncode}")
     return said
-
-
-def _home() -> str:
-    """The home that sshd reads keys from: the passwd entry's, whatever HOME says."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_dir
-    except KeyError:
-        given = os.environ.get("HOME", "")
-        return given if given not in {"", "/"} else "/tmp"  # noqa: S108 - an unknown uid owns nothing else
 
 
 def _reason(error: Exception) -> str:

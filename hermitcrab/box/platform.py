@@ -93,7 +93,7 @@ def in_container(view: View) -> bool:
 def lines(platform: Platform, limits: Limits) -> Iterator[str]:
     """Yield the report for a human, a fact a line; what does not apply has none."""
     row = platform.row
-    yield from _line("platform", row.name if row.name == row.name_zh else f"{row.name} {row.name_zh}".strip())
+    yield from _line("platform", row.name_zh if row.name_zh.startswith(row.name) else f"{row.name} {row.name_zh}")
     yield from _line("confidence", platform.confidence)
     for evidence in platform.evidence or ("nothing that names a platform",):
         yield from _line("evidence", evidence)

@@ -217,7 +217,7 @@ ROWS = {
         Row(
             "apptainer",
             "Apptainer / Singularity",
-            "Apptainer",
+            "Apptainer / Singularity",
             "apptainer",
             stop_path="leave the container: exit; never power a node off",
             billed_after_stop="",
@@ -228,8 +228,8 @@ ROWS = {
         ),
         Row(
             "wsl",
-            "Windows Subsystem for Linux",
             "WSL",
+            "WSL（适用于 Linux 的 Windows 子系统）",
             "wsl",
             data_paths=(),
             stop_path="in Windows: wsl --shutdown; this is nobody's rented machine",

@@ -51,6 +51,8 @@ STEPS = (
     Step("huawei", "medium", (Rule("dmi", "Huawei"),)),  # also a Huawei server in a laboratory
     Step("aws", "high", (Rule("dmi", "Amazon"),)),
     Step("lambda", "medium", (Rule("dir", "/lambda/nfs"),)),
+    # Scripts for AutoDL make this folder elsewhere, but hardly ever mount a disk there.
+    Step("autodl", "low", (Rule("mount", "/root/autodl-tmp"),)),
 )
 
 # Seen on that platform and elsewhere: named on an unknown machine, and never enough.

@@ -81,6 +81,12 @@ def make(base: Base, target: Path, *, epoch: int) -> Path:
     return target
 
 
+def forget(engine: Engine, base: Base) -> None:
+    """Let the next build make this base anew; the archive may have moved since it was made."""
+    engine.remove(tag(base))
+    tarball(base).unlink(missing_ok=True)
+
+
 def tag(base: Base) -> str:
     """The name under which the engine keeps a base made from packages."""
     return f"hermitcrab-base:{base.id}"

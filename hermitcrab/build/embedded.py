@@ -101,13 +101,16 @@ def environment() -> dict[str, str]:
 
 def _install() -> None:
     here = archive.host()
-    wanted = PACKAGES[here.suite]
-    lines = [line for suite in wanted for line in archive.sources(here.distro, suite)]
-    names = [f"{name}/{suite}" for suite, packages in wanted.items() for name in packages]
     print("engine: no Docker Engine here, unpacking a private one into .cache/engine", flush=True)
     _configure()
+    # Suite by suite, so that each gives its newest, security updates included.
+    packages = [
+        package
+        for suite, names in PACKAGES[here.suite].items()
+        for package in archive.fetch(HOME / "apt" / suite, archive.sources(here.distro, suite), names)
+    ]
     # The programs come last and appear at once: where they are, all is there.
-    archive.unpack(archive.fetch(HOME / "apt", lines, names), HOME / "root")
+    archive.unpack(packages, HOME / "root")
     shutil.rmtree(HOME / "apt")
 
 

@@ -80,6 +80,7 @@ def verify(engine: Engine, matrix: Matrix, combo: Combo, *, base: str = "auto") 
     Raises UserError naming the first differing files when they have not.
     """
     names = (tag(combo), f"{tag(combo)}-again")
+    bases.forget(engine, combo.base)
     first = build(engine, matrix, combo, base=base, cache=False, name=names[0])
     difference = _remake_base(engine, combo, matrix.epoch)
     second = build(engine, matrix, combo, base=base, cache=False, name=names[1])

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import jinja2
 
+from hermitcrab.box import shipped
 from hermitcrab.build import lock, readme, wheel
 from hermitcrab.errors import UserError
 from hermitcrab.matrix import Combo, Matrix
@@ -35,13 +36,7 @@ LAST_LAYER: Final = "rest"
 # What the stages that build need, and nothing of it reaches the image.
 TOOL_PACKAGES: Final = ("python3", "python3-pip-whl", "binutils")
 
-# One source for image and box: where each file of templates/home goes.
-HOME: Final = (
-    ("/etc/ssh/sshd_config.d/hermitcrab.conf", "sshd.conf"),
-    ("/etc/tmux.conf", "tmux.conf"),
-    ("/etc/gitconfig", "gitconfig"),
-    ("/etc/profile.d/hermitcrab.sh", "profile.sh"),
-)
+HOME: Final = shipped.SYSTEM  # one source for image and box
 LICENCES: Final = "Apache-2.0 AND BSD-3-Clause AND LicenseRef-NVIDIA-CUDA-EULA"
 
 
@@ -109,14 +104,20 @@ def _context(matrix: Matrix, combo: Combo) -> dict[str, Any]:
         "packages": " ".join(matrix.packages),
         "tool_packages": " ".join(TOOL_PACKAGES),
         "backend": "" if combo.wheels == "pypi" else f"--torch-backend {combo.wheels}",
-        "layers": "\n".join(f"{name} {' '.join(paths)}" for name, paths in LAYERS),
-        "layer_names": [*(name for name, _ in LAYERS), LAST_LAYER],
+        "layers": "\n".join(f"{name} {' '.join(paths)}" for name, paths in _layers(combo)),
+        "layer_names": [*(name for name, _ in _layers(combo)), LAST_LAYER],
         "parts": {name: text.rstrip("\n") for name, text in parts.items()},
         "files": list(_home_files(combo)),
         "wheel": wheel.NAME,
         "wanted": json.dumps(_wanted(combo), indent=1),
         "labels": list(_labels(combo).items()),
     }
+
+
+def _layers(combo: Combo) -> list[tuple[str, tuple[str, ...]]]:
+    """The layers this combo fills: a torch from an index may carry NVIDIA's libraries inside itself."""
+    nvidia = any(pin.name.startswith("nvidia-") for pin in lock.read(lock.lock_path(combo)))
+    return [(name, paths) for name, paths in LAYERS if nvidia or not paths[0].startswith("nvidia")]
 
 
 def _home_files(combo: Combo) -> Iterator[tuple[str, str]]:

@@ -51,6 +51,7 @@ def result(engine: Engine, combo: Combo) -> None:
 
 def size(engine: Engine, combo: Combo, *, compressed: bool) -> None:
     """Layers, largest packages and verdicts of an image; raises UserError when over budget."""
+    image.built(engine, image.tag(combo))
     if compressed:
         sizes.measure(engine, image.tag(combo))
     console = _console()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -52,17 +54,22 @@ def attempt(host: Any, *words: str, seconds: int = 60) -> Any:
 
 
 def free_port() -> int:
-    """A port that nobody holds now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody holds, below those that outgoing connections take in the meantime."""
+    for port in random.sample(range(20_000, 30_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise AssertionError("no free port from 20000 to 30000")
 
 
-def until(what: str, happens: Callable[[], object], seconds: float = START_S) -> None:
-    """Wait for something, and say what it was when it does not come."""
+def until(
+    what: str, happens: Callable[[], object], container: Container | None = None, seconds: float = START_S
+) -> None:
+    """Wait for something; when it does not come, say what it was and what the container says."""
     end = time.monotonic() + seconds
     while not happens():
-        assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
+        said = container.logs()[-2000:] if container and time.monotonic() > end else b""
+        assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s {said.decode()}"
         time.sleep(0.1)
 
 

@@ -64,14 +64,16 @@ def engine() -> Engine:
     return found
 
 
-@pytest.fixture(autouse=True)
-def docker_cli(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def docker_cli() -> Iterator[None]:
     """Let testinfra's `docker exec` find the engine's own command and socket."""
     found = _engine()
-    if isinstance(found, Engine):
-        for name in {"PATH", "DOCKER_CONFIG"} & found.environment.keys():
-            monkeypatch.setenv(name, found.environment[name])
-        monkeypatch.setenv("DOCKER_HOST", found.host)
+    with pytest.MonkeyPatch.context() as patch:
+        if isinstance(found, Engine):
+            for name in sorted({"PATH", "DOCKER_CONFIG"} & found.environment.keys()):
+                patch.setenv(name, found.environment[name])
+            patch.setenv("DOCKER_HOST", found.host)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,10 @@ import json
 import sys
 from typing import Any
 
-import numpy
+import numpy as np  # type: ignore[import-not-found]
 import torch
-import torchaudio
-import torchvision
+import torchaudio  # type: ignore[import-not-found]
+import torchvision  # type: ignore[import-not-found]
 from torch.utils.data import DataLoader, TensorDataset
 
 
@@ -51,7 +51,7 @@ def main() -> None:
         "conv": convolve(),
         "nms": suppress(),
         "lfilter": echo(),
-        "numpy": torch.from_numpy(numpy.ones(3)).sum().item(),
+        "numpy": torch.from_numpy(np.ones(3)).sum().item(),
         "workers": load("file_descriptor"),
         "workers by files": load("file_system"),
     }

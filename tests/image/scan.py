@@ -17,8 +17,8 @@ SMALL: Final = 1 << 20  # what a secret is found in; larger files are libraries
 BUFFER: Final = 1 << 20  # tarfile's own 10 kB make a slow walk of 5 GB
 
 # What the engine puts into every container, whose times and links are not the image's.
-ENGINE: Final = frozenset(
-    ".dockerenv dev dev/console dev/pts dev/shm etc etc/hostname etc/hosts etc/mtab etc/resolv.conf proc sys".split()
+ENGINE: Final = re.compile(
+    r"(\.dockerenv|dev(/console|/pts|/shm)?|etc(/hostname|/hosts|/mtab|/resolv\.conf)?|proc|sys)"
 )
 CA_PACKAGES: Final = "usr/share/ca-certificates/"
 CA_TRUSTED: Final = "etc/ssl/certs/"
@@ -68,8 +68,10 @@ _HINTS: Final = tuple(
     b"hf_ ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ glpat- AKIA ASIA sk- dckr_ xox pypi- npm_ AIza rpa_ eyJ ://".split()
 )
 # Documentation writes user:password@ in addresses; a password that someone uses has a digit.
-# And sk- begins the name of two types of public keys.
-_EXAMPLE: Final = re.compile(r"://[^\s@:]{0,200}:[^\s@\d]{0,200}@|\bsk-(?:ecdsa-sha2-nistp256|ssh-ed25519)\b")
+# sk- begins the name of two types of public keys, and ghs_ in small letters is the Green Hills compiler.
+_EXAMPLE: Final = re.compile(
+    r"://[^\s@:]{0,200}:[^\s@\d]{0,200}@|\bsk-(?:ecdsa-sha2-nistp256|ssh-ed25519)\b|\bgh[opusr]_[a-z]{1,30}\b"
+)
 
 
 def scan(archive: IO[bytes], *, epoch: int, foreign: Mapping[str, bytes] | None = None) -> list[Finding]:
@@ -92,17 +94,17 @@ def scan(archive: IO[bytes], *, epoch: int, foreign: Mapping[str, bytes] | None 
 
 def certificates_of(bundle: bytes, known: bytes) -> Iterator[bytes]:
     """A line out of each certificate of a bundle that another lacks: enough to know it again."""
-    for body in sorted(_certificates(bundle) - _certificates(known)):
-        middle = len(body) // 128 * 64  # past the names of the issuer, which certificates share
-        yield body[middle : middle + 60]
+    old = _certificates(known)
+    for body in _CERTIFICATE.findall(bundle):
+        lines = body.split()
+        if b"".join(lines) not in old:
+            yield lines[len(lines) // 2]  # past the names, which certificates of one issuer share
 
 
-def _faults(
-    member: tarfile.TarInfo, path: str, data: bytes, epoch: int, foreign: Mapping[str, bytes]
-) -> Iterator[str]:
+def _faults(member: tarfile.TarInfo, path: str, data: bytes, epoch: int, foreign: Mapping[str, bytes]) -> Iterator[str]:
     if not member.isdir():
         yield from (what for what, pattern in NAMES if pattern.search(path))
-    if member.mtime > epoch and path not in ENGINE:
+    if member.mtime > epoch and not ENGINE.fullmatch(path):
         yield "newer than the epoch"
     if data:
         yield from (what for what, pattern, is_fault in _CONTENT if pattern.search(path) and is_fault(data))

@@ -71,7 +71,7 @@ def test_version_is_the_rows(found: dict[str, Any], combo: Combo, field: str) ->
 
 
 def test_architectures_are_the_rows(found: dict[str, Any], combo: Combo) -> None:
-    """torch holds machine code for the row's cards, and PTX for those it names."""
+    """There is machine code for the row's cards, and PTX for those it names."""
     wanted = [*(f"sm_{sm}" for sm in combo.arch), *(f"compute_{sm}" for sm in combo.ptx)]
     assert sorted(found["flags"]) == sorted(wanted)
 
@@ -113,7 +113,7 @@ def test_constraints_are_the_locks_pins(host: Any, combo: Combo) -> None:
 
 
 def test_environment(environment: dict[str, str]) -> None:
-    """pip and uv keep to the constraints, text is UTF-8, the host's toolkit knows what to mount."""
+    """Installers keep to the constraints, text is UTF-8, the host's toolkit knows what to mount."""
     constraints = "/etc/hermitcrab/constraints.txt"
     assert environment["PIP_CONSTRAINT"] == environment["UV_CONSTRAINT"] == constraints
     assert environment["LANG"] == "C.UTF-8"

@@ -140,15 +140,16 @@ def test_its_programs_find_each_other(home: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_install_asks_each_suite_for_its_packages(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unpacked into the cache, with the plugins where the docker command looks for them."""
+    """Unpacked together into the cache, with the plugin where the docker command looks for them."""
     asked: list[object] = []
 
-    def fetch(cache: Path, lines: list[str], names: list[str]) -> list[Path]:
-        asked.extend((lines, names))
+    def fetch(cache: Path, lines: list[str], names: tuple[str, ...]) -> list[Path]:
+        asked.append((cache, lines, names))
         cache.mkdir(parents=True)
         return [cache / "a.deb"]
 
-    def unpack(_: list[Path], root: Path) -> None:
+    def unpack(debs: list[Path], root: Path) -> None:
+        assert len(debs) == 2
         plugins = root / "usr/libexec/docker/cli-plugins"
         plugins.mkdir(parents=True)
         (plugins / "docker-buildx").touch()
@@ -160,10 +161,9 @@ def test_install_asks_each_suite_for_its_packages(home: Path, monkeypatch: pytes
 
     embedded._install()
 
-    assert asked[0] == ["deb debian trixie", "deb debian bookworm"]
-    assert asked[1] == [
-        *(f"{name}/trixie" for name in embedded.CLIENT),
-        *(f"{name}/bookworm" for name in embedded.RUNTIME),
+    assert asked == [
+        (home / "apt/trixie", ["deb debian trixie"], embedded.CLIENT),
+        (home / "apt/bookworm", ["deb debian bookworm"], embedded.RUNTIME),
     ]
     assert (home / "config/cli-plugins/docker-buildx").is_file()
     assert (home / "daemon.json").is_file()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hermitcrab.box import entry, keys
+from hermitcrab.box import entry, hooks, keys, session
+from hermitcrab.box.home import passwd_home
 
 ROOT = Path(__file__).parents[2]
 
@@ -216,7 +218,8 @@ def test_port(text: str | None, port: int, warned: bool, capsys: pytest.CaptureF
 # The home is a fake, so that no test can touch the keys and the sshd of the machine it runs on.
 START = """import sys
 from hermitcrab.box import entry
-entry._home = lambda: sys.argv[1]
+entry.passwd_home = lambda environ: sys.argv[1]
+entry.hooks.run = lambda: iter(())
 sys.exit(entry.main(sys.argv[2:]))
 """
 
@@ -319,10 +322,10 @@ def test_unknown_uid_gets_a_name_and_a_home(home: str, monkeypatch: pytest.Monke
     def unknown(_: int) -> None:
         raise KeyError
 
-    monkeypatch.setattr(entry.pwd, "getpwuid", unknown)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
     monkeypatch.delenv("USER", raising=False)
     monkeypatch.setenv("HOME", home)
-    entry.settle(entry._home())
+    entry.settle(passwd_home(os.environ))
 
     assert os.environ["HOME"] == ("/data" if home == "/data" else "/tmp")
     assert os.environ["USER"] == f"uid{os.geteuid()}"
@@ -360,3 +363,112 @@ def test_waiting_ends_at_sigterm(tmp_path: Path) -> None:
         time.sleep(0.1)
         process.terminate()
         assert process.wait(2) == -signal.SIGTERM
+
+
+# --- hooks and the session environment ------------------------------------------------------------
+
+
+def test_hooks_run_in_name_order(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Executables only; their output goes to the log, and a clean run has nothing to report."""
+    for name in ("20-second", "10-first", "30-third"):
+        make_program(tmp_path, name, f"echo {name}")
+    make_program(tmp_path, "05-old~", "echo backup")
+    make_program(tmp_path, ".hidden", "echo hidden")
+    (tmp_path / "00-folder").mkdir()
+
+    assert list(hooks.run(tmp_path)) == []
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err.split()) == ("", ["10-first", "20-second", "30-third"])
+
+
+def test_a_failing_hook_is_named_and_the_next_one_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whatever is wrong with it."""
+    make_program(tmp_path, "1-fails", "exit 3")
+    make_program(tmp_path, "2-hangs", "sleep 60 & sleep 60")
+    make_program(tmp_path, "3-no-shell", "").write_text("#!/no/such/shell\n")
+    make_program(tmp_path, "4-not-executable", "").chmod(0o644)
+    make_program(tmp_path, "5-killed", "kill -9 $$")
+    make_program(tmp_path, "6-works", "echo works")
+    start = time.monotonic()
+
+    assert [line.replace(f"{tmp_path}/", "") for line in hooks.run(tmp_path, limit=0.3)] == [
+        "hook 1-fails failed with status 3",
+        "hook 2-hangs did not end within 0.3 s: killed",
+        "hook 3-no-shell cannot be run: No such file or directory",
+        "hook 4-not-executable is not executable: skipped",
+        "hook 5-killed failed with status -9",
+    ]
+    assert time.monotonic() - start < 10
+    assert capfd.readouterr().err == "works\n"
+
+
+def test_what_a_hook_leaves_running_holds_nobody_up(tmp_path: Path) -> None:
+    """A service that a hook starts in the background goes on."""
+    make_program(tmp_path, "service", f"sleep 60 >/dev/null 2>&1 & echo $! >{tmp_path}/pid; exit 0")
+
+    assert list(hooks.run(tmp_path)) == []
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # it was there
+
+
+def test_no_hooks_is_no_failure(tmp_path: Path) -> None:
+    """Nor is a folder that cannot be read."""
+    assert list(hooks.run(tmp_path / "none")) == []
+
+
+def test_hooks_come_after_the_keys_and_stop_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whoever has a key can log in while a hook runs; a failed one is a warning before the command."""
+    order: list[str] = []
+
+    def let_in(*_: object) -> bool:
+        order.append("keys")
+        return True
+
+    def run() -> list[str]:
+        order.append("hooks")
+        return ["hook x failed with status 1"]
+
+    def become(command: list[str]) -> int:
+        order.append(" ".join(command))
+        return 5
+
+    monkeypatch.setattr(entry, "passwd_home", lambda _: str(tmp_path))
+    monkeypatch.setattr(entry, "let_in", let_in)
+    monkeypatch.setattr(hooks, "run", run)
+    monkeypatch.setattr(entry, "become", become)
+    monkeypatch.setattr(entry, "_warn", order.append)
+
+    assert entry.main(["--", "train", "it"]) == 5
+    assert order == ["keys", "hooks", "hook x failed with status 1", "train it"]
+
+
+def test_sessions_get_the_platform_s_variables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When somebody can come in; that they cannot be written down is a warning."""
+    handed: list[tuple[Path, str]] = []
+
+    def hand_over(home: Path, environment: dict[str, str]) -> None:
+        handed.append((home, environment["RUNPOD_POD_ID"]))
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(session, "hand_over", hand_over)
+    monkeypatch.setattr(entry, "serve_ssh", lambda environment, *_, **__: "PUBLIC_KEY" in environment)
+
+    assert not entry.let_in(tmp_path, {"RUNPOD_POD_ID": "abc"})
+    assert handed == []
+    assert entry.let_in(tmp_path, {"RUNPOD_POD_ID": "abc", "PUBLIC_KEY": make_key(1)})
+    assert handed == [(tmp_path, "abc")]
+    assert "cannot hand the platform's variables to SSH sessions: Read-only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("home", ["/", "/tmp"])
+def test_keys_are_never_written_to_the_root(
+    home: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A user without a home gets one warning, and only when keys were given."""
+    monkeypatch.setattr(entry, "serve_ssh", lambda *_, **__: pytest.fail("keys were written"))
+
+    assert not entry.let_in(Path(home), {"PUBLIC_KEY": "null"})
+    assert capsys.readouterr().err == ""
+    assert not entry.let_in(Path(home), {"PUBLIC_KEY": make_key(1)})
+    assert "is no home of this user's own" in capsys.readouterr().err

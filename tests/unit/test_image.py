@@ -68,7 +68,7 @@ class FakeEngine:
 
     def remove(self, tag: str) -> None:
         self.asked.append(f"remove {tag}")
-        del self.images[tag]
+        self.images.pop(tag, None)
 
 
 @pytest.fixture(autouse=True)
@@ -264,9 +264,17 @@ def test_verify_makes_a_base_from_packages_anew(second: str, monkeypatch: pytest
     """The base is part of the proof; when it differs, it is what is named."""
     tarball = bases.tarball(COMBO.base)
     tarball.parent.mkdir()
-    tarball.write_text("first")
+    tarball.write_text("of last month")
     engine = FakeEngine(ids=("sha256:11", "sha256:11" if second == "same" else "sha256:22"))
     engine.images[bases.tag(COMBO.base)] = "sha256:ba"
+
+    def resolve(*_: object, **__: object) -> str:
+        if not tarball.exists():
+            tarball.write_text("first")
+            engine.images[bases.tag(COMBO.base)] = "sha256:bb"
+        return bases.tag(COMBO.base)
+
+    monkeypatch.setattr(bases, "resolve", resolve)
 
     def make(_: object, target: Path, *, epoch: int) -> Path:
         assert epoch == MATRIX.epoch

@@ -7,16 +7,18 @@ question gets a new child.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import tempfile
+import time
 from contextlib import suppress
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, Callable, NamedTuple
 
 MOST_DEATHS = 2  # then the rest is not asked: each new child costs an import of torch
 LAST_WORDS = 4000
+PATIENCE = 5.0  # in a driver that hangs even SIGKILL may wait, and the check must not
 
 
 class Failure(NamedTuple):
@@ -30,20 +32,21 @@ class Child:
     """Answers questions in a process of its own; use as a context manager."""
 
     def __init__(self) -> None:
-        self._process: Any = None
+        self._pid = 0
         self._deaths = 0
 
     def __enter__(self) -> Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        if self._pid:
+            self._end()
 
     def ask(self, function: Callable[..., Any], *arguments: object, seconds: float) -> Any:
         """Return what the function returns, or a Failure: it raised, crashed or took too long."""
         if self._deaths >= MOST_DEATHS:
             return Failure("not run, since two checks before it crashed or hung")
-        if self._process is None:
+        if not self._pid:
             self._start()
         try:
             self._connection.send((function, arguments))
@@ -51,39 +54,40 @@ class Child:
                 return self._connection.recv()
             why = f"no answer in {seconds:g} s"
         except (EOFError, OSError):
-            self._process.join(5)
-            why = _death(self._process.exitcode)
+            why = _death(self._pid) or "the process closed its connection"
         self._deaths += 1
         return Failure(why, self._end())
 
     def _start(self) -> None:
-        self._said = tempfile.TemporaryFile()
-        # fork, since the parent holds no threads: no second start of Python, and a fake root travels along.
-        context = multiprocessing.get_context("fork")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, self._connection, self._said.fileno()))
-        self._process.start()
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the child ends
+        self._connection, theirs = Pipe()
+        # By hand and not by multiprocessing, which at exit waits for ever for a child that cannot die.
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                self._connection.close()  # or the child would never see the end of its parent
+                _serve(theirs, self._said.fileno())
+            finally:
+                os._exit(1)
         theirs.close()
 
     def _end(self) -> str:
         """End the child with all it started, and return its last words."""
-        if self._process is None:
-            return ""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()  # not yet in a group of its own, when it was only just started
-        self._process.join(5)  # in a driver that hangs even SIGKILL may wait
-        self._process = None
+        for kill in (os.killpg, os.kill):  # the second for one that had no time to make its group
+            with suppress(ProcessLookupError, PermissionError):
+                kill(self._pid, signal.SIGKILL)
+        if _death(self._pid):
+            os.waitpid(self._pid, 0)
+        self._pid = 0
         self._connection.close()
         with self._said as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS))
             return file.read().decode(errors="replace").strip()
 
 
-def _serve(connection: Connection, parents: Connection, said: int) -> None:
+def _serve(connection: Connection, said: int) -> None:
     """Answer until the parent is gone."""
     os.setsid()
-    parents.close()  # or the end of the parent would never be seen
     for stream in (1, 2):
         os.dup2(said, stream)
     while True:
@@ -101,9 +105,16 @@ def _answer(function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
         return Failure(f"{type(error).__name__}: {error}")
 
 
-def _death(exitcode: int | None) -> str:
-    if exitcode is None or exitcode >= 0:
-        return f"the process ended with status {exitcode}"
-    with suppress(ValueError):
-        return f"the process was killed by {signal.Signals(-exitcode).name}"
-    return f"the process was killed by signal {-exitcode}"
+def _death(pid: int) -> str:
+    """Wait for a process to end and say how it did; empty when it goes on. Its number stays taken."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if ended and ended.si_code == os.CLD_EXITED:
+            return f"the process ended with status {ended.si_status}"
+        if ended:
+            names = {signum.value: signum.name for signum in signal.Signals}
+            return f"the process was killed by {names.get(ended.si_status, ended.si_status)}"
+        if time.monotonic() >= end:
+            return ""
+        time.sleep(0.01)

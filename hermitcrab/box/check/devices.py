@@ -1,4 +1,4 @@
-"""Each card: is it the one that was paid for, is it whole, is it healthy, is it free?"""
+"""Each card: whether it is the one that was paid for, whole, healthy and free."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def findings(facts: Facts, expect: str | None, root: Path) -> Iterator[Finding]:
 def expected(facts: Facts, expect: str) -> Finding:
     """Compare every card that can be used with the one that was asked for."""
     devices = facts.cuda.devices
-    others = [device.name or "a card of unknown name" for device in devices if not is_card(device.name, device.memory, expect)]
+    others = [
+        device.name or "a card of unknown name" for device in devices if not is_card(device.name, device.memory, expect)
+    ]
     if devices and not others:
         return Finding("gpu.expect", PASS, f"it is the {expect} that was expected")
     found = ", ".join(sorted(set(others))) or "no card"
@@ -78,7 +80,9 @@ def health(id: str, card: Card) -> Finding:  # noqa: A002
     reasons = [text for bit, text in THROTTLES.items() if card.throttle & bit]
     if reasons:
         text = f"slowed down: {', '.join(reasons)}"
-        return Finding(id, WARN, text, "Cooling or power of the host is short.", "Measure again later, or take another.")
+        return Finding(
+            id, WARN, text, "Cooling or power of the host is short.", "Measure again later, or take another."
+        )
     return Finding(id, PASS, "no uncorrected memory errors known, not slowed down")
 
 
@@ -96,8 +100,9 @@ def users(id: str, card: Card, root: Path) -> Finding:  # noqa: A002
 
 def _words(name: str) -> list[str]:
     """Split a name into what tells cards apart: "RTX4090D" and "RTX 4090 D" are one."""
-    parts = re.findall(r"[a-z0-9.]+", name.lower())
-    words = [piece for part in parts for piece in re.findall(r"\d+gb$|^rtx|^gtx|\d{4}(?=d$|ti$)|d$|ti$|.+", part)]
+    spaced = re.sub(r"\b(rtx|gtx)(?=\d)", r"\1 ", name.lower())
+    spaced = re.sub(r"(?<=\d{4})(d|ti)\b", r" \1", spaced)
+    words = re.findall(r"[a-z0-9.]+", spaced)
     return [word for word in words if word not in {"nvidia", "geforce", "tesla", "gpu"}]
 
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from hermitcrab.box.check import banner, libcuda, nvml
 from hermitcrab.box.check.child import Failure
-from hermitcrab.box.check.findings import PASS, WARN, Finding
+from hermitcrab.box.check.findings import FAIL, PASS, SKIP, WARN, Finding
 from hermitcrab.box.check.messages import cuda_name, explain
+from hermitcrab.box.check.nvml import Card, Nvml
 
 NVIDIA = "0x10de"  # the vendor on the PCI bus
 HANGS = "the driver hangs"
@@ -19,7 +20,7 @@ class Facts(NamedTuple):
     """All that was found out without torch."""
 
     cuda: libcuda.Cuda = libcuda.Cuda()
-    nvml: nvml.Nvml = nvml.Nvml()
+    nvml: Nvml = Nvml()
     smi: banner.Smi | None = None  # asked only when NVML does not answer
     module: str = ""  # the loaded kernel module's version: the host's, also in a box without its GPU
     nodes: tuple[str, ...] = ()  # /dev/nvidia0 and so on
@@ -36,10 +37,10 @@ class Facts(NamedTuple):
         return self.cuda.version or self.nvml.cuda or (self.smi.cuda if self.smi else None)
 
     @property
-    def cards(self) -> tuple[nvml.Card, ...]:
+    def cards(self) -> tuple[Card, ...]:
         """The cards as NVML lists them, else nvidia-smi, else libcuda."""
         listed = self.nvml.cards or (self.smi.cards if self.smi else ())
-        return listed or tuple(nvml.Card(device.name, device.memory) for device in self.cuda.devices)
+        return listed or tuple(Card(device.name, device.memory) for device in self.cuda.devices)
 
 
 def read(root: Path) -> Facts:
@@ -63,8 +64,13 @@ def unanswered(failure: Failure) -> Facts:
 def library_finding(facts: Facts, missing: str) -> Finding:
     """Say whether libcuda loads; ``missing`` is the status where there is no GPU."""
     cuda = facts.cuda
+    if cuda.error.startswith(HANGS):
+        return Finding("driver.libcuda", FAIL, cuda.error, *explain(cuda.error))
     if not cuda.path:
-        return Finding("driver.libcuda", missing, f"libcuda does not load: {cuda.error}", *explain(cuda.error))
+        # A box without a GPU has no such file: the verdict says why, once.
+        plain = missing == SKIP and "No such file" in cuda.error
+        text = f"libcuda does not load: {cuda.error}"
+        return Finding("driver.libcuda", missing, text, *(() if plain else explain(cuda.error)))
     if "/" in cuda.path:
         text = f"libcuda loads from {cuda.path} only: the loader does not know the folder, so torch will not find it"
         remedy = f"echo {Path(cuda.path).parent} > /etc/ld.so.conf.d/nvidia.conf && ldconfig"
@@ -80,8 +86,8 @@ def version_finding(facts: Facts, missing: str) -> Finding:
     sick = facts.nvml.error if facts.nvml.path else ""
     if not sick and facts.version and facts.knows:
         return Finding("driver.version", PASS, text)
-    status = missing if not facts.cuda.devices else WARN
-    cause, remedy = explain(sick or facts.nvml.error or facts.cuda.error)
+    status = WARN if facts.cuda.devices else missing
+    cause, remedy = ("", "") if status == SKIP else explain(sick or facts.nvml.error or facts.cuda.error)
     return Finding("driver.version", status, f"{text}; {sick}" if sick else text, cause, remedy)
 
 
@@ -101,5 +107,3 @@ def _is_card(folder: Path) -> bool:
     except OSError:
         return False
     return vendor == NVIDIA and kind.startswith("0x03")
-
-

@@ -23,6 +23,7 @@ class Meaning(NamedTuple):
     remedy: str
 
 
+LONGEST = 200
 ANOTHER_BUILD = "Take a torch build (image) of a CUDA that fits: this check names it at torch.driver and torch.arch."
 RESTART = "Stop and start the instance; if it stays, take another machine: only the host's owner can mend this."
 # The first match counts: errors with a number come before the sentences that carry them.
@@ -55,10 +56,11 @@ CATALOGUE = (
     ),
     Message(
         "version-mismatch",
-        r"Driver/library version mismatch|Error 803\b|unsupported display driver / cuda driver combination",
+        r"[Dd]river/library version mismatch|Error 803\b|unsupported display driver / cuda driver combination",
         "The driver's libraries are not those of the loaded kernel module: the host was upgraded without a reboot, "
         "or the box holds NVIDIA libraries of its own.",
-        "Remove libnvidia-* and nvidia-driver packages from the box (dpkg -l | grep nvidia); else the host must reboot.",
+        "Remove libnvidia-* and nvidia-driver packages from the box (dpkg -l | grep nvidia); "
+        "else the host must reboot.",
     ),
     Message(
         "lost-after-reload",
@@ -77,6 +79,12 @@ CATALOGUE = (
         r"Driver Not Loaded|couldn't communicate with the NVIDIA driver",
         "The driver's libraries are there, the kernel module is not.",
         "On a machine of your own, install or load the driver; on a rented one, take another.",
+    ),
+    Message(
+        "driver-hangs",
+        r"the driver hangs",
+        "libcuda or NVML crashed, or gave no answer.",
+        RESTART,
     ),
     Message(
         "stub-library",
@@ -130,13 +138,14 @@ CATALOGUE = (
     ),
     Message(
         "libcuda-missing",
-        r"libcuda\.so(?:\.1)?: cannot open shared object file|libcuda\.so cannot found",
+        r"lib(?:cuda|nvidia-ml)\.so(?:\.1)?: cannot open shared object file|libcuda\.so cannot found",
         "The driver's library is not in the box, or the loader does not know its folder.",
-        "Start with the GPU (docker: --gpus all); if the file is there, run `ldconfig FOLDER` on its folder.",
+        "Start with the GPU (docker: --gpus all, NVIDIA_DRIVER_CAPABILITIES=compute,utility); "
+        "if the file is there, run `ldconfig FOLDER` on its folder.",
     ),
     Message(
         "libcuda-empty",
-        r"libcuda\.so\S*: (?:file too short|invalid ELF header)",
+        r"lib(?:cuda|nvidia-ml)\.so\S*: (?:file too short|invalid ELF header)",
         "An empty file lies where the driver is mounted: the box was saved while a driver was mounted in it.",
         "Start the instance with its GPU; without one, nothing is missing.",
     ),
@@ -203,6 +212,12 @@ def explain(text: str) -> tuple[str, str]:
     if meaning:
         return meaning.cause, meaning.remedy
     return "not known to this check", "Look for the message's text in PyTorch's issues, or take another machine."
+
+
+def one_line(text: str) -> str:
+    """Make a message one line, without the advice at its end: ours follows."""
+    words = " ".join(text.split())
+    return words if len(words) <= LONGEST else f"{words[:LONGEST]} …"
 
 
 def cuda_name(number: int) -> str:

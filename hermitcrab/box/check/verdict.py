@@ -45,7 +45,7 @@ def _hidden(facts: Facts, _platform: Any, _root: Path, environ: Mapping[str, str
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if not facts.cards or visible is None or (facts.cuda.error and "Error 100" not in facts.cuda.error):
         return None
-    text = f"CUDA sees none of {len(facts.cards)} cards: CUDA_VISIBLE_DEVICES is {visible!r}"
+    text = f"CUDA sees no card, although the driver lists {len(facts.cards)}: CUDA_VISIBLE_DEVICES is {visible!r}"
     return Finding(ID, FAIL, text, *explain("No CUDA GPUs are available"))
 
 
@@ -97,7 +97,7 @@ def _silent(facts: Facts, *_: object) -> Finding | None:
 def _no_device(facts: Facts, platform: Any) -> Finding:
     """The driver answers: there is no card."""
     if facts.cards:
-        text = f"CUDA sees none of {len(facts.cards)} cards"
+        text = f"CUDA sees no card, although the driver lists {len(facts.cards)}"
         return Finding(ID, FAIL, text, *explain(facts.cuda.error or "No CUDA GPUs are available"))
     text = f"the driver{f' {facts.version}' if facts.version else ''} answers, but there is no device"
     return Finding(ID, SKIP, f"{text}: no GPU was checked", _why_none(facts, platform), START)
@@ -108,7 +108,9 @@ def _why_none(facts: Facts, platform: Any) -> str:
         return f"On {platform.name} the likely cause is no-GPU mode (无卡模式)."
     major = int(facts.version.split(".")[0]) if facts.version else 0
     if facts.on_bus and major >= 590:
-        return "Drivers from 590 on do not drive Maxwell, Pascal and Volta cards (V100, P100); else no GPU was attached."
+        return (
+            "Drivers from 590 on do not drive Maxwell, Pascal and Volta cards (V100, P100); else no GPU was attached."
+        )
     if facts.module:
         return f"The host has driver {facts.module}: the box was started without a GPU."
     return "The machine has no GPU, or the box was started without it."
@@ -126,5 +128,3 @@ def memory_limit(root: Path) -> int | None:
         except (OSError, ValueError):  # "max" is no limit
             continue
     return None
-
-

@@ -19,9 +19,11 @@ _PRIVATE_KEY = re.compile(
     rb"|^PuTTY-User-Key-File-\d|^AGE-SECRET-KEY-1|^\s*PrivateKey\s*=\s*[A-Za-z0-9+/]{42}",
     re.MULTILINE,
 )
+# HF_TOKEN=x, also after export or inside an alias; `set -gx HF_TOKEN x` and `setenv HF_TOKEN x`.
 _ASSIGNMENT = re.compile(
-    rb"^[ \t]*(?:export[ \t]+|set[ \t]+-\w+[ \t]+|setenv[ \t]+|declare[ \t]+-x[ \t]+)?"
-    rb"([A-Za-z_][\w.]*)(?:[ \t]*=[ \t]*|[ \t]+)(\"(?:[^\"\\]|\\.)*\"?|'[^']*'?|[^\s;#]+)?"
+    rb"(?<![\w$.{/-])(?:(?:set[ \t]+-\w+|setenv)[ \t]+([A-Za-z_]\w*)[ \t]+|([A-Za-z_]\w*)(?:=|[ \t]+=[ \t]*))"
+    rb"(\"(?:[^\"\\]|\\.){0,9000}\"|'[^']{0,9000}'|[^\s;]+)",
+    re.DOTALL,
 )
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PWD|PAT|KEY|CREDENTIALS?)$|(?:API|ACCESS|SECRET|PRIVATE|AUTH)_?KEY$",
@@ -29,12 +31,17 @@ _SECRET_NAME = re.compile(
 )
 # Words, references and paths that stand where a secret would.
 _NO_SECRET = re.compile(
-    rb"|true|false|yes|no|on|off|null|none|\d{1,3}|change-?me|x{3,}|\*+|<.*>|your[-_ ].*|\$[{(\w].*|`.*|[/~].*|\.{1,2}/.*",
+    rb"|true|false|yes|no|on|off|null|none|\d{1,3}|change-?me|x{3,}|\*+|<.*>|your[-_ ].*"
+    rb"|\$[{(\w].*|`.*|[/~].*|\.{1,2}/.*",
     re.IGNORECASE,
 )
-_URL_LOGIN = re.compile(rb"(://)(?!git@)[^\s/?#@\"']{1,400}(?:@[^\s/?#@\"']{1,400}){0,3}@")
+_URL_LOGIN = re.compile(rb"(https?://)(?!git@)[^\s/?#@\"'$]{1,400}(?:@[^\s/?#@\"'$]{1,400}){0,3}@")
+_URL_PASSWORD = re.compile(rb"://[^\s/?#@:\"'$]{0,200}:[^\s@\"'$]{1,400}@")
 _CONDA_TOKEN = re.compile(rb"/t/[\w-]{8,}(?=/)")
-_AUTH_HEADER = re.compile(rb"^[ \t]*(?:extraheader[ \t]*=[ \t]*authorization:|_auth\w*[ \t]*=|//\S*:_(?:auth\w*|password)[ \t]*=).*(?:\n|$)", re.I | re.M)
+_AUTH_HEADER = re.compile(
+    rb"^[ \t]*(?:extraheader[ \t]*=[ \t]*authorization:|_auth\w*[ \t]*=|//\S*:_(?:auth\w*|password)[ \t]*=).*(?:\n|$)",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 def holds_private_key(data: bytes) -> bool:
@@ -54,7 +61,9 @@ def holds_secret(data: bytes) -> bool:
 
 def holds_login(data: bytes) -> bool:
     """Whether a cloud's settings hold the keys themselves, and not only a region or a profile."""
-    return holds_token(data) or bool(re.search(rb"(?im)^[ \t]*\w*(?:secret|access_?key|password|token)\w*[ \t]*[=:][ \t]*\S", data))
+    return holds_token(data) or bool(
+        re.search(rb"(?im)^[ \t]*\w*(?:secret|key|password|token)\w*[ \t]*[=:][ \t]*\S", data)
+    )
 
 
 def holds_id(data: bytes) -> bool:
@@ -69,15 +78,20 @@ def is_core(data: bytes) -> bool:
 
 def secret_names(data: bytes) -> list[tuple[int, str]]:
     """Return line number and name of each secret that a shell or env file assigns; never the value."""
-    lines = data.splitlines(keepends=True)
-    return [(number, name) for number, name, secret in _assignments(lines) if secret]
+    found, line, at = [], 1, 0
+    for name, start, _ in _secrets(data):
+        line, at = line + data.count(b"\n", at, start), start
+        found.append((line, name))
+    return found
 
 
-def without_secret_lines(data: bytes) -> bytes:
-    """Take out the lines that assign a secret."""
-    lines = data.splitlines(keepends=True)
-    drop = {number for number, _, secret in _assignments(lines) if secret}
-    return b"".join(line for number, line in enumerate(lines, 1) if number not in drop)
+def without_values(data: bytes) -> bytes:
+    """Empty the secrets that a shell or env file assigns; a line less could break the one before."""
+    kept, at = [], 0
+    for _, start, end in _secrets(data):
+        kept.append(data[at:start])
+        at = end
+    return b"".join([*kept, data[at:]])
 
 
 def without_auths(data: bytes) -> bytes:
@@ -100,21 +114,25 @@ def without_logins(data: bytes) -> bytes:
 EDITS: dict[str, Callable[[bytes], bytes]] = {
     "auths": without_auths,
     "logins": without_logins,
-    "lines": without_secret_lines,
+    "values": without_values,
 }
 
 
-def _assignments(lines: list[bytes]) -> Iterator[tuple[int, str, bool]]:
-    for number, line in enumerate(lines, 1):
-        found = _ASSIGNMENT.match(line)
-        if found:
-            name, value = found.group(1).decode(), (found.group(2) or b"").strip(b"\"'")
-            yield number, name, _is_secret(name, value)
+def _secrets(data: bytes) -> Iterator[tuple[str, int, int]]:
+    """Yield the name of each secret assigned, and where its value starts and ends."""
+    found = _ASSIGNMENT.search(data)
+    while found:
+        name = (found.group(1) or found.group(2)).decode()
+        secret = _is_secret(name, found.group(3).strip(b"\"'"))
+        if secret:
+            yield name, found.start(3), found.end(3)
+        # A value that is none may hold an assignment: alias train='HF_TOKEN=x python train.py'.
+        found = _ASSIGNMENT.search(data, found.end(3) if secret else found.start(3) + 1)
 
 
 def _is_secret(name: str, value: bytes) -> bool:
-    if _SHAPES.search(value) or _URL_LOGIN.search(value):
+    if _SHAPES.search(value) or _URL_PASSWORD.search(value):
         return True
-    if "PUBLIC" in name.upper() or name.upper() in {"PWD", "OLDPWD"}:
+    if "PUBLIC" in name.upper() or name.upper() in {"PWD", "OLDPWD"} or value[:1] in {b"=", b"("}:
         return False
     return bool(_SECRET_NAME.search(name)) and not _NO_SECRET.fullmatch(value)

@@ -26,6 +26,11 @@ class Row(NamedTuple):
     at_least: int = 0  # bytes; less is not worth a question
 
 
+def paths(*texts: str) -> tuple[str, ...]:
+    """Return the patterns of a row, written as words."""
+    return tuple(word for text in texts for word in text.split())
+
+
 SECRETS = ("token", "key", "identity")
 # What of these is still there is the user's decision, and no reason for --check to fail.
 CHOICES = ("data",)
