@@ -25,7 +25,7 @@ from hermitcrab.errors import UserError
 ROOT: Final = Path(__file__).resolve().parents[2]
 HOME: Final = ROOT / ".cache" / "engine"
 # Socket paths end at 107 bytes, and a checkout may lie deep: the run directory has a short name of its own.
-RUN: Final = Path("/run") / f"hermitcrab-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
+RUN: Final = Path("/run") / f"crab-engine-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
 SOCKET: Final = RUN / "docker.sock"
 DOCKER: Final = HOME / "root" / "usr/bin/docker"
 LOG: Final = HOME / "dockerd.log"

@@ -18,6 +18,7 @@ from tests.unit.seal_root import (
     HF,
     INNOCENT,
     PLANTS,
+    PRIVATE,
     VARIABLES,
     WANDB,
     Plant,
@@ -207,6 +208,26 @@ def test_a_name_that_means_nothing_is_refused(options: list[str], said: str, roo
     with pytest.raises(UserError, match=re.escape(said)) as caught:
         seal.main(["--yes", *options], root, VARIABLES)
     assert caught.value.code == 2
+
+
+def test_on_a_cluster_nothing_is_removed(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job's home is the user's own: there is no image to make ready, and his keys have no other copy."""
+    key = put(root, "/root/.ssh/id_rsa", PRIVATE)
+
+    with pytest.raises(UserError, match="Slurm saves no image"):
+        seal.main(["--yes"], root, {"SLURM_JOB_ID": "7"})
+    assert seal.main([], root, {"SLURM_JOB_ID": "7"}) == 0
+    assert "/root/.ssh/id_rsa" in capsys.readouterr().out
+    assert key.exists()
+
+
+def test_a_seal_with_open_questions_says_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sealed but for a key in the shell's settings is not ready."""
+    put(root, "/root/.bashrc", f"export HF_TOKEN={HF}\n")
+
+    assert seal.main(["--yes"], root, VARIABLES) == 0
+
+    assert "sealed, but 1 secret is left to you" in capsys.readouterr().out
 
 
 def test_no_secret_is_printed(full: Path, capsys: pytest.CaptureFixture[str]) -> None:

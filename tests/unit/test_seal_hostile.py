@@ -12,7 +12,7 @@ import pytest
 
 from hermitcrab.box import seal
 from hermitcrab.box.seal import places, waste
-from hermitcrab.box.seal.clean import clean_item
+from hermitcrab.box.seal.clean import _writable, clean_item
 from hermitcrab.box.seal.rows import MB
 from hermitcrab.box.seal.scan import Item, scan
 from tests.unit.seal_root import MOUNTS, PLANTS, PRIVATE, VARIABLES, call, found, make_root, put, tree
@@ -83,6 +83,24 @@ def test_a_cache_linked_to_the_data_disk_stays(root: Path, capsys: Capsys) -> No
     assert (status, found(told)) == (0, set())
     assert tree(root) == before
     assert models.exists()
+
+
+def test_a_link_to_a_cache_or_a_log_elsewhere_is_no_question(root: Path, capsys: Capsys) -> None:
+    """It is how a user moves a cache, or a package its log: neither the link nor its end is named."""
+    put(root, "/srv/pip/x")
+    link(root, "/root/.cache/pip", "/srv/pip")
+    link(root, "/var/log/README", "../../usr/share/doc/README.logs")
+    put(root, "/usr/share/doc/README.logs")
+
+    assert found(call(capsys, root)[1]) == set()
+
+
+def test_a_cache_folder_linked_on_this_disk_is_asked_about(root: Path, capsys: Capsys) -> None:
+    """The image would hold what is in it."""
+    put(root, "/srv/cache/pip/x")
+    link(root, "/root/.cache", "../srv/cache")
+
+    assert found(call(capsys, root)[1], "ask") == {("pip", "/srv/cache/pip")}
 
 
 def test_a_secret_behind_a_link_on_this_disk_is_asked_about(root: Path, capsys: Capsys) -> None:
@@ -212,6 +230,24 @@ def test_read_only_files_and_folders_go(root: Path, capsys: Capsys) -> None:
 
     assert call(capsys, root, "--yes")[1]["failures"] == []
     assert call(capsys, root, "--check")[0] == 0
+
+
+def test_a_user_s_own_read_only_folder_is_opened_for_the_removal(tmp_path: Path) -> None:
+    """Root may do without; the owner needs the mode."""
+    tmp_path.chmod(0o555)
+    handle = os.open(tmp_path, os.O_RDONLY)
+
+    with _writable(handle):
+        assert os.fstat(handle).st_mode & 0o200
+    os.close(handle)
+
+
+def test_content_is_never_read_through_a_link(root: Path) -> None:
+    """What was a file when it was listed may be a link when it is read."""
+    link(root, "/root/.netrc", "/root/code/train.py")
+
+    with pytest.raises(OSError, match="symbolic links"):
+        places.find(root, {}).read("/root/.netrc", 9)
 
 
 def test_an_edited_file_keeps_its_mode_and_leaves_no_copy(root: Path, capsys: Capsys) -> None:

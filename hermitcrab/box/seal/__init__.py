@@ -19,6 +19,7 @@ from hermitcrab.box.seal.clean import clean_item
 from hermitcrab.box.seal.plan import Plan, decide, fails
 from hermitcrab.box.seal.rows import Row
 from hermitcrab.box.seal.scan import scan
+from hermitcrab.errors import UserError
 
 # Who makes new host keys at the next start: without one of these, a box without keys is out of reach.
 KEY_MAKERS = (
@@ -27,6 +28,9 @@ KEY_MAKERS = (
     "/usr/lib/systemd/system/sshd-keygen*",
     "/lib/systemd/system/sshd-keygen*",
 )
+
+# There the home is the user's real one, with the only copy of his keys.
+NOT_SAVED = ("slurm", "apptainer")
 
 
 class Outcome(NamedTuple):
@@ -53,6 +57,8 @@ def main(arguments: Sequence[str], root: Path = Path("/"), environ: Mapping[str,
 
 def seal(options: argparse.Namespace, box: Platform, root: Path, environ: Mapping[str, str]) -> Outcome:
     """Scan the system disk, decide, and clean if that was asked for."""
+    if options.yes and box.kind in NOT_SAVED:
+        raise UserError(f"{box.name} saves no image, and this home is not the box's: nothing is removed here")
     place = places.find(root, environ, [box.data.path] if box.data else [])
     found = scan(place, _rows(place, waste.ROWS))
     keep = [*options.keep, *(["authorized-keys"] if options.keys == "keep" else [])]

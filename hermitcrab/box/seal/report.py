@@ -89,11 +89,13 @@ def _item(item: Item, decision: str) -> dict[str, Any]:
 
 
 def _head(outcome: Outcome) -> Iterator[str]:
-    left = len(remaining(outcome.plan))
+    left, asked = len(remaining(outcome.plan)), len(set(remaining(outcome.plan)) & set(outcome.plan.asked))
     if outcome.mode == "check":
         yield "crab seal: the box is ready to be saved" if outcome.passed else f"crab seal: NOT ready, {left} remain"
     elif outcome.mode == "apply":
-        yield f"crab seal: {'sealed' if outcome.passed else 'NOT sealed, some things could not be removed'}"
+        word = "sealed" if outcome.passed else "NOT sealed, some things could not be removed"
+        but = f", but {asked} secret{'s are' if asked > 1 else ' is'} left to you: see ? below" if asked else ""
+        yield f"crab seal: {word}{but}"
     else:
         yield "crab seal: dry run, nothing is changed; `crab seal --yes` removes what is marked -"
 

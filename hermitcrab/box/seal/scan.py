@@ -100,7 +100,7 @@ def _visit(walk: _Walk, folder: str, owner: _Count | None, calm: bool) -> list[t
         return []
     environment = not _ENVIRONMENT_MARKS.isdisjoint(entry.name for entry in entries)
     if environment:
-        owner = owner
+        owner = _environment(walk, folder, owner)
     inside = []
     for entry in entries:
         path = f"{folder}/{entry.name}"
