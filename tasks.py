@@ -139,7 +139,7 @@ def lock(_: Context, cuda: str = "", torch: str = "", upgrade: bool = False) -> 
     print(locks.refresh(combo, matrix, upgrade=upgrade))
 
 
-@task(help={"cuda": CUDA, "torch": TORCH})
+@task(help={"path": "your Dockerfile or requirements file", "cuda": CUDA, "torch": TORCH})
 @one_line
 def lint(_: Context, path: str, cuda: str = "", torch: str = "") -> None:
     """Check your own Dockerfile, or your requirements.txt against a combo."""
@@ -160,7 +160,7 @@ def engine(_: Context, stop: bool = False, purge: bool = False) -> None:
     show.engine()
 
 
-@task(help={"only": "unit, shell, image or lint; several with commas"})
+@task(help={"only": "lint, unit, shell, image or gpu; several with commas"})
 @one_line
 def test(_: Context, only: str = "") -> None:
     """Run all that this machine can run, and say what was skipped and why."""

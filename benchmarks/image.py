@@ -29,15 +29,18 @@ def main() -> None:
     """Build both, weigh both, print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cuda", default="12.1")
+    parser.add_argument("--time-only", action="store_true", help="do not weigh, which takes minutes")
+    options = parser.parse_args()
     matrix = matrices.load()
-    combo = matrices.select(matrix, parser.parse_args().cuda)
+    combo = matrices.select(matrix, options.cuda)
     engine = engines.find()
     base = bases.resolve(engine, combo.base, "auto", epoch=matrix.epoch, say=print)
     seconds = {
         "ours": _timed(lambda: _ours(engine, matrix, combo)),
         "by hand": _timed(lambda: _by_hand(engine, matrix, combo, base)),
     }
-    _report(combo, seconds, {"ours": _weigh(engine, image.tag(combo)), "by hand": _weigh(engine, THEIRS)})
+    tags = {} if options.time_only else {"ours": image.tag(combo), "by hand": THEIRS}
+    _report(combo, seconds, {name: _weigh(engine, tag) for name, tag in tags.items()})
     engine.remove(THEIRS)
 
 
@@ -77,11 +80,11 @@ def _weigh(engine: Engine, tag: str) -> dict[str, float]:
 
 
 def _report(combo: Combo, seconds: dict[str, float], weights: dict[str, dict[str, float]]) -> None:
-    print(f"\n{combo.id}{'ours':>14}{'by hand':>12}{'ratio':>10}")
-    rows = {**{name: (weights["ours"][name], weights["by hand"][name]) for name in weights["ours"]}}
+    rows = {name: (weights["ours"][name], weights["by hand"][name]) for name in weights.get("ours", ())}
     rows["cold build s"] = (seconds["ours"], seconds["by hand"])
+    print(f"\n{combo.id:28}{'ours':>12}{'by hand':>12}{'ratio':>10}")
     for name, (ours, theirs) in rows.items():
-        print(f"{name:25}{ours:14.2f}{theirs:12.2f}{ours / theirs:10.3f}")
+        print(f"{name:28}{ours:12.2f}{theirs:12.2f}{ours / theirs:10.3f}")
 
 
 if __name__ == "__main__":

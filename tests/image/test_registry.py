@@ -90,11 +90,12 @@ def test_build_from_a_registry_base(engine: Engine, pushed: str, tmp_path: Path)
     engine.remove(tag)
 
 
-def test_a_withdrawn_base_is_named_before_the_build(engine: Engine, registry: str, pushed: str) -> None:
+@pytest.mark.usefixtures("pushed")
+def test_a_withdrawn_base_is_named_before_the_build(engine: Engine, registry: str) -> None:
     """A digest the registry does not have is one line, not a traceback; `registry` takes no other way."""
     row = dataclasses.replace(BASE, reference=f"{registry}/debian:slim", digest=NOWHERE)
 
-    with pytest.raises(UserError, match="withdrawn|no such|not have|unknown") as caught:
+    with pytest.raises(UserError, match=r"withdrawn|no such|not have|unknown") as caught:
         base.resolve(engine, row, "registry", epoch=0, say=pytest.fail)
 
     assert "\n" not in str(caught.value)

@@ -57,6 +57,7 @@ def test_code_covers_a_card(archs: tuple[str, ...], sm: int, how: str) -> None:
     [
         ("470.199.02", "11.8", "pass"),  # CUDA 11.4 in the banner: the minor version does not count
         ("470.199.02", "12.1", "fail"),
+        ("96.43.23", "11.8", "fail"),  # numbers, not text
         ("525.60.12", "12.1", "fail"),
         ("525.60.13", "12.9", "pass"),
         ("535.104.05", "12.4", "pass"),

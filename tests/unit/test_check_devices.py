@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,6 +13,9 @@ from hermitcrab.box.check.driver import Facts
 from hermitcrab.box.check.findings import Finding
 from hermitcrab.box.check.libcuda import Cuda, Device
 from hermitcrab.box.check.nvml import Card, Nvml, Process, Slice
+from hermitcrab.box.limits import read_limits
+from hermitcrab.box.platform import Platform, detect
+from hermitcrab.box.platforms import ROWS
 
 GIB = 2**30
 MISSING = "libcuda.so.1: cannot open shared object file: No such file or directory"
@@ -25,50 +27,31 @@ NO_DEVICE = Facts(
 A100 = Card("NVIDIA A100-SXM4-40GB", 40 * GIB, 0, mig=True)
 
 
-class Row(NamedTuple):
-    """What the verdict reads of a platform's row."""
-
-    no_gpu_memory: int | None
-
-
-class Platform(NamedTuple):
-    """What the verdict reads of a platform."""
-
-    name: str
-    kind: str
-    row: Row
+LIMITS = read_limits(Path("/nowhere"))
+UNKNOWN = detect(Path("/nowhere"), {})
+AUTODL = UNKNOWN._replace(name="AutoDL", confidence="high", kind="container", row=ROWS["autodl"])
+VM = UNKNOWN._replace(name="Lambda", confidence="high", kind="vm", row=ROWS["lambda"])
 
 
-AUTODL = Platform("AutoDL", "container", Row(3 << 30))
-VM = Platform("Lambda", "vm", Row(None))
+def judge(facts: Facts, platform: Platform = UNKNOWN, memory: int | None = None, **environ: str) -> Finding:
+    """Judge on a machine of the given kind."""
+    return verdict.judge(facts, verdict.Box(platform, LIMITS._replace(memory=memory), environ))
 
 
-def judge(facts: Facts, root: Path, platform: Any = None, **environ: str) -> Finding:
-    """Judge on a fake root."""
-    return verdict.judge(facts, platform, root, environ)
-
-
-def limit(root: Path, text: str, name: str = "memory.max") -> None:
-    """Give the fake machine a memory limit."""
-    path = root / "sys/fs/cgroup" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-
-
-def test_no_driver_and_no_device_are_told_apart(tmp_path: Path) -> None:
+def test_no_driver_and_no_device_are_told_apart() -> None:
     """C05: both are skipped, neither passes, and the texts differ."""
-    no_driver, no_device = judge(NO_DRIVER, tmp_path), judge(NO_DEVICE, tmp_path)
+    no_driver, no_device = judge(NO_DRIVER), judge(NO_DEVICE)
 
     assert [no_driver.status, no_device.status] == ["skip", "skip"]
     assert "no NVIDIA driver" in no_driver.text
     assert "there is no device" in no_device.text
 
 
-def test_the_text_of_a_tool_alone_tells_that_there_is_no_device(tmp_path: Path) -> None:
+def test_the_text_of_a_tool_alone_tells_that_there_is_no_device() -> None:
     """C05: "No devices were found"."""
     facts = NO_DRIVER._replace(smi=Smi(ran=True, said="No devices were found"))
 
-    assert "there is no device" in judge(facts, tmp_path).text
+    assert "there is no device" in judge(facts).text
 
 
 @pytest.mark.parametrize(
@@ -82,84 +65,75 @@ def test_the_text_of_a_tool_alone_tells_that_there_is_no_device(tmp_path: Path) 
          "kernel module is not"),
     ],
 )  # fmt: skip
-def test_a_driver_that_does_not_answer_fails(cuda: str, nvml: str, smi: Smi | None, said: str, tmp_path: Path) -> None:
+def test_a_driver_that_does_not_answer_fails(cuda: str, nvml: str, smi: Smi | None, said: str) -> None:
     """C05, the third verdict: something is there, and it is broken."""
     facts = Facts(Cuda("x" if cuda else "", cuda or MISSING), Nvml("x" if nvml else "", nvml), smi)
 
-    found = judge(facts, tmp_path)
+    found = judge(facts)
     assert (found.status, found.text.startswith("the driver does not answer: ")) == ("fail", True)
     assert said in found.cause
 
 
-def test_a_hanging_driver_fails(tmp_path: Path) -> None:
+def test_a_hanging_driver_fails() -> None:
     """No answer is not "no GPU"."""
     facts = driver.unanswered(Failure("no answer in 10 s"))
 
     assert driver.library_finding(facts, "fail").status == "fail"
-    assert (judge(facts, tmp_path).status, "hangs" in judge(facts, tmp_path).text) == ("fail", True)
+    assert (judge(facts).status, "hangs" in judge(facts).text) == ("fail", True)
 
 
 @pytest.mark.parametrize("facts", [NO_DRIVER, NO_DEVICE, Facts(Cuda("x", "Error 999: unknown error"), Nvml("x", "y"))])
-def test_the_mode_without_a_card_is_named(facts: Facts, tmp_path: Path) -> None:
+def test_the_mode_without_a_card_is_named(facts: Facts) -> None:
     """AutoDL's 无卡模式 is a skip, whatever the driver says there; known by its memory limit."""
-    limit(tmp_path, "2147483648\n")
+    found = judge(facts, AUTODL, 2147483648)
 
-    found = judge(facts, tmp_path, AUTODL)
     assert (found.status, "无卡模式" in found.text) == ("skip", True)
-    assert "无卡模式" not in judge(facts, tmp_path, VM).text
-    limit(tmp_path, "max\n")
-    assert "无卡模式" not in judge(facts, tmp_path, AUTODL).text
+    assert "无卡模式" not in judge(facts, VM, 2147483648).text
+    assert "无卡模式" not in judge(facts, AUTODL, 60 << 30).text
+    assert "无卡模式" not in judge(facts, AUTODL).text
+    assert "无卡模式" not in judge(facts._replace(nodes=("nvidia0",)), AUTODL, 2147483648).text
 
 
-def test_where_that_mode_exists_it_is_the_likely_cause(tmp_path: Path) -> None:
+def test_where_that_mode_exists_it_is_the_likely_cause() -> None:
     """C05: also without the memory limit."""
-    assert "无卡模式" in judge(NO_DEVICE, tmp_path, AUTODL).cause
+    assert "无卡模式" in judge(NO_DEVICE, AUTODL).cause
 
 
-def test_the_memory_limit_is_read_in_both_versions(tmp_path: Path) -> None:
-    """Version 2 first, then version 1; none is None."""
-    assert verdict.memory_limit(tmp_path) is None
-    limit(tmp_path, "3221225472\n", "memory/memory.limit_in_bytes")
-    assert verdict.memory_limit(tmp_path) == 3 << 30
-    limit(tmp_path, "1073741824\n")
-    assert verdict.memory_limit(tmp_path) == 1 << 30
-
-
-def test_mig_without_slices_fails(tmp_path: Path) -> None:
+def test_mig_without_slices_fails() -> None:
     """C08: the card is there, and unusable."""
-    found = judge(NO_DEVICE._replace(nvml=Nvml("x", driver="580.126", cards=(A100,))), tmp_path)
+    found = judge(NO_DEVICE._replace(nvml=Nvml("x", driver="580.126", cards=(A100,))))
 
     assert found.status == "fail"
     assert "MIG is on without slices (needs the host owner)" in found.text
 
 
-def test_slices_known_from_the_tool_are_slices(tmp_path: Path) -> None:
+def test_slices_known_from_the_tool_are_slices() -> None:
     """With a slice, MIG is not what is in the way."""
     card = A100._replace(slices=(Slice("", 20 * GIB),))
 
-    assert "MIG" not in judge(NO_DEVICE._replace(nvml=Nvml("x", cards=(card,))), tmp_path).text
+    assert "MIG" not in judge(NO_DEVICE._replace(nvml=Nvml("x", cards=(card,)))).text
 
 
-def test_a_hidden_card_fails(tmp_path: Path) -> None:
+def test_a_hidden_card_fails() -> None:
     """CUDA_VISIBLE_DEVICES is named with its value."""
     facts = NO_DEVICE._replace(nvml=Nvml("x", cards=(Card("Tesla T4"),)))
 
-    found = judge(facts, tmp_path, CUDA_VISIBLE_DEVICES="7")
+    found = judge(facts, CUDA_VISIBLE_DEVICES="7")
     assert (found.status, "CUDA_VISIBLE_DEVICES is '7'" in found.text) == ("fail", True)
-    assert judge(facts, tmp_path).status == "fail"
+    assert judge(facts).status == "fail"
 
 
-def test_a_card_without_its_driver_fails(tmp_path: Path) -> None:
+def test_a_card_without_its_driver_fails() -> None:
     """Devices without libraries, tools without libcuda, a VM without a driver."""
-    assert judge(NO_DRIVER._replace(nodes=("nvidia0",)), tmp_path).status == "fail"
-    assert judge(NO_DRIVER._replace(nvml=Nvml("x", cards=(Card("Tesla T4"),)), smi=None), tmp_path).status == "fail"
-    assert judge(NO_DRIVER._replace(on_bus=1), tmp_path, VM).status == "fail"
-    assert judge(NO_DRIVER._replace(on_bus=1), tmp_path, AUTODL).status == "skip"  # the host's bus
+    assert judge(NO_DRIVER._replace(nodes=("nvidia0",))).status == "fail"
+    assert judge(NO_DRIVER._replace(nvml=Nvml("x", cards=(Card("Tesla T4"),)), smi=None)).status == "fail"
+    assert judge(NO_DRIVER._replace(on_bus=1), VM).status == "fail"
+    assert judge(NO_DRIVER._replace(on_bus=1), AUTODL).status == "skip"  # the host's bus
 
 
-def test_the_hosts_driver_is_told(tmp_path: Path) -> None:
+def test_the_hosts_driver_is_told() -> None:
     """The kernel module is seen also in a box that was started without the GPU."""
-    assert "535.54.03" in judge(NO_DRIVER._replace(module="535.54.03"), tmp_path).cause
+    assert "535.54.03" in judge(NO_DRIVER._replace(module="535.54.03")).cause
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import resource
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ import pytest
 
 from hermitcrab.box.check import cards, disk, findings, kernels, report, speed
 from hermitcrab.box.check.findings import Finding
+from hermitcrab.box.disks import Disk
+from hermitcrab.box.platform import detect
 
 
 class Number:
@@ -177,29 +179,18 @@ def test_a_slow_disk_warns() -> None:
     assert disk.judge_write(Path("/data"), 20e6).status == "warn"
 
 
-def test_the_data_disk_is_the_one_to_measure(tmp_path: Path) -> None:
+def test_the_data_disk_is_the_one_to_measure() -> None:
     """Without one, the system disk where it can be written to; unknown free space stays unknown."""
+    bare = detect(Path("/nowhere"), {})._replace(system=Disk("/", None, None), data=None)
 
-    class Disk:
-        path, free = str(tmp_path), 7
-
-    class Platform:
-        data, system = Disk, Disk
-
-    class Bare:
-        data, system = None, Disk
-
-    assert disk.target(Platform) == (tmp_path, 7)
-    assert disk.target(Bare)[1] == 7
-    assert disk.target(None)[1] is None
+    assert disk.target(bare) == (Path(tempfile.gettempdir()), None)
+    assert disk.target(bare._replace(data=Disk("/data", 9, 7))) == (Path("/data"), 7)
 
 
-def test_shared_memory_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Docker's 64 MiB are too few; none at all is no pass."""
-    assert disk.shm(tmp_path).status == "skip"
-    sizes = iter([64 << 20, 8 << 30])
-    monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result((4096, 1, next(sizes), 0, 0, 0, 0, 0, 0, 255)))
-    assert [disk.shm(tmp_path).status for _ in range(2)] == ["warn", "pass"]
+def test_shared_memory_is_judged() -> None:
+    """Docker's 64 MiB are too few; unknown is no pass."""
+    sizes = (64 << 20, 8 << 30, None)
+    assert [disk.shm(Disk("/dev/shm", size, None)).status for size in sizes] == ["warn", "pass", "warn"]
 
 
 def test_open_files_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -333,6 +333,7 @@ def test_a_fitting_torch_has_no_fault_before_the_kernels(stubs: Path, torch: Pat
     result = crab(tmp_path, stubs, RTX4090, site=torch, torch=CU12)
 
     assert result.status("torch.build", "torch.driver", "torch.cuda", "torch.arch") == ["pass"] * 4
+    assert "sm_89" in result["torch.arch"]["text"]
     assert result.status("kernel.compile", "kernel.nccl", "disk.write") == ["skip"] * 3  # --quick
 
 

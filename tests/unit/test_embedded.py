@@ -123,7 +123,7 @@ def test_socket_paths_stay_short_however_deep_the_checkout(tmp_path: Path) -> No
 
     for path in done.stdout.splitlines():
         assert len(path) < 107
-        assert path.startswith("/run/hermitcrab-")
+        assert path.startswith("/run/crab-engine-")
 
 
 def test_its_programs_find_each_other(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def test_a_failure_is_named_and_the_rest_still_runs(tools: Tools) -> None:
     assert len(tools.calls) == len(quality.CHECKS)
 
 
-@pytest.mark.parametrize("only", ["units", "unit,gpu", "--"])
+@pytest.mark.parametrize("only", ["units", "unit,cards", "--"])
 def test_an_unknown_kind_is_wrong_input(only: str, tools: Tools) -> None:
     """Nothing runs, and the kinds are named."""
     with pytest.raises(UserError, match=f"is none of {', '.join(quality.NAMES)}") as caught:

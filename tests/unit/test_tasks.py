@@ -104,7 +104,7 @@ def test_every_task_takes_text() -> None:
     for each in found.values():
         arguments = {argument.name: argument for argument in each.get_arguments()}
         assert all(arguments[name].kind is str for name in ("cuda", "torch") if name in arguments)
-        assert all(argument.help for argument in arguments.values() if argument.name != "path")
+        assert all(argument.help for argument in arguments.values())
         assert each.__doc__
 
 

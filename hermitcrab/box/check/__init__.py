@@ -19,6 +19,9 @@ from hermitcrab.box.check.driver import Facts
 from hermitcrab.box.check.findings import EXIT_CODES, FAIL, SKIP, WARN, Finding
 from hermitcrab.box.check.findings import verdict as judge
 from hermitcrab.box.check.messages import explain, one_line
+from hermitcrab.box.check.verdict import Box
+from hermitcrab.box.limits import read_limits
+from hermitcrab.box.platform import detect
 
 ROOT = Path("/")
 MANIFEST = "etc/hermitcrab/manifest.json"
@@ -63,19 +66,17 @@ def check(
     root: Path, environ: Mapping[str, str], *, expect: str | None = None, quick: bool = False
 ) -> Iterator[Finding]:
     """Look at everything, in order: driver, cards, torch, kernels, speed, disk."""
-    platform = _platform(root, environ)
+    box = Box(detect(root, environ), read_limits(root), environ)
     with Child() as child:
         facts = child.ask(driver.read, root, seconds=DRIVER_SECONDS)
         facts = driver.unanswered(facts) if isinstance(facts, Failure) else facts
-        yield from _cards(facts, platform, root, environ, expect)
+        yield from _cards(facts, box, root, expect)
         yield from _torch(child, facts, root, quick=quick)
-    yield from _box(platform, root, quick=quick)
+    yield from _beside(box, quick=quick)
 
 
-def _cards(
-    facts: Facts, platform: Any, root: Path, environ: Mapping[str, str], expect: str | None
-) -> Iterator[Finding]:
-    judged = verdict.judge(facts, platform, root, environ)
+def _cards(facts: Facts, box: Box, root: Path, expect: str | None) -> Iterator[Finding]:
+    judged = verdict.judge(facts, box)
     yield driver.library_finding(facts, judged.status)
     yield driver.version_finding(facts, judged.status)
     yield judged
@@ -137,25 +138,15 @@ def _unimportable(failure: Failure, *, has_gpu: bool) -> Finding:
     return Finding("torch.build", FAIL, f"torch cannot be imported: {one_line(said)}", *explain(said))
 
 
-def _box(platform: Any, root: Path, *, quick: bool) -> Iterator[Finding]:
+def _beside(box: Box, *, quick: bool) -> Iterator[Finding]:
     if quick:
         yield Finding("disk.write", SKIP, "not run: --quick")
     else:
         with Child() as child:  # a network disk may hang
-            answer = child.ask(disk.write, *disk.target(platform), seconds=60)
+            answer = child.ask(disk.write, *disk.target(box.platform), seconds=60)
         yield _failed("disk.write", answer) if isinstance(answer, Failure) else answer
-    yield disk.shm(root)
+    yield disk.shm(box.limits.shm)
     yield disk.files()
-
-
-def _platform(root: Path, environ: Mapping[str, str]) -> Any:
-    """Detect the platform; its names help to explain, so that the check goes on without."""
-    try:
-        from hermitcrab.box.platform import detect
-
-        return detect(root, environ)
-    except (ImportError, OSError, ValueError):
-        return None
 
 
 def _manifest(root: Path) -> Mapping[str, Any] | None:

@@ -7,9 +7,10 @@ import resource
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-from hermitcrab.box.check.findings import FAIL, PASS, SKIP, WARN, Finding, gib
+from hermitcrab.box.check.findings import FAIL, PASS, WARN, Finding, gib
+from hermitcrab.box.disks import Disk
+from hermitcrab.box.platform import Platform
 
 BLOCK = 8 * 2**20
 MOST = 512 * 2**20
@@ -20,13 +21,12 @@ LEAST_SHM = 2**30  # docker's default of 64 MiB breaks every DataLoader with wor
 LEAST_FILES = 4096
 
 
-def target(platform: Any) -> tuple[Path, int | None]:
+def target(platform: Platform) -> tuple[Path, int | None]:
     """Choose what to measure: the data disk, else the system disk; with the free bytes, if known."""
-    if platform is None:
-        return Path(tempfile.gettempdir()), None
-    disk = platform.data or platform.system
-    # The system disk's root itself is often not to be written to.
-    return (Path(disk.path) if platform.data else Path(tempfile.gettempdir())), disk.free
+    if platform.data:
+        return Path(platform.data.path), platform.data.free
+    # The root itself is often not to be written to.
+    return Path(tempfile.gettempdir()), platform.system.free
 
 
 def write(folder: Path, free: int | None) -> Finding:
@@ -57,23 +57,15 @@ def judge_write(folder: Path, rate: float) -> Finding:
     return Finding("disk.write", PASS, text)
 
 
-def shm(root: Path) -> Finding:
+def shm(found: Disk) -> Finding:
     """Look at the size of /dev/shm, through which DataLoader workers hand over batches."""
-    try:
-        found = os.statvfs(str(root / "dev/shm"))
-    except OSError as error:
-        return Finding("box.shm", SKIP, f"there is no /dev/shm: {error.strerror}")
-    size = found.f_frsize * found.f_blocks
-    if size < LEAST_SHM:
+    text = f"{gib(found.total)} of shared memory in /dev/shm"
+    if found.total is None:
+        return Finding("box.shm", WARN, text, found.note, "Look at `df -h /dev/shm`.")
+    if found.total < LEAST_SHM:
         cause = "DataLoader workers die with `Bus error` when it is full."
-        return Finding(
-            "box.shm",
-            WARN,
-            f"{gib(size)} of shared memory in /dev/shm",
-            cause,
-            "docker: --shm-size=8g; else num_workers=0.",
-        )
-    return Finding("box.shm", PASS, f"{gib(size)} of shared memory in /dev/shm")
+        return Finding("box.shm", WARN, text, cause, "docker: --shm-size=8g; else num_workers=0.")
+    return Finding("box.shm", PASS, text)
 
 
 def files() -> Finding:
