@@ -160,7 +160,7 @@ def engine(_: Context, stop: bool = False, purge: bool = False) -> None:
     show.engine()
 
 
-@task(help={"only": "lint, unit, shell, image or gpu; several with commas"})
+@task(help={"only": "lint, unit, shell, image, box or gpu; several with commas"})
 @one_line
 def test(_: Context, only: str = "") -> None:
     """Run all that this machine can run, and say what was skipped and why."""

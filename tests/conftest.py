@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-NEEDS = ("image", "gpu")  # tests/<folder>; see the markers in pyproject.toml
+NEEDS = ("image", "box", "gpu")  # tests/<folder>; see the markers in pyproject.toml
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -33,6 +33,7 @@ CHECKS: Final = (
     Check(name="unit", command=(*PYTHON, "pytest", "-rs", "tests/unit")),
     Check(name="shell", command=(*PYTHON, "pytest", "-rs", "tests/shell")),
     Check(name="image", command=(*PYTHON, "pytest", "-rs", "tests/image")),
+    Check(name="box", command=(*PYTHON, "pytest", "-rs", "tests/box")),
     Check(name="gpu", command=(*PYTHON, "pytest", "-rs", "tests/gpu")),
 )
 NAMES: Final = tuple(dict.fromkeys(check.name for check in CHECKS))

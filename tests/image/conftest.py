@@ -42,7 +42,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def missing(combo: Combo) -> str:
     """Why there is no image of a combo to test; empty when there is one."""
-    found = _engine()
+    found = find_engine()
     if isinstance(found, str):
         return f"{found}; build an image with: ./invoke build --cuda {combo.cuda}"
     if found.image(image.tag(combo)) is None:
@@ -59,7 +59,7 @@ def matrix() -> Matrix:
 @pytest.fixture(scope="session")
 def engine() -> Engine:
     """The engine that holds the images."""
-    found = _engine()
+    found = find_engine()
     assert isinstance(found, Engine), found
     return found
 
@@ -67,7 +67,7 @@ def engine() -> Engine:
 @pytest.fixture(scope="module", autouse=True)
 def docker_cli() -> Iterator[None]:
     """Let testinfra's `docker exec` find the engine's own command and socket."""
-    found = _engine()
+    found = find_engine()
     with pytest.MonkeyPatch.context() as patch:
         if isinstance(found, Engine):
             for name in sorted({"PATH", "DOCKER_CONFIG"} & found.environment.keys()):
@@ -114,7 +114,7 @@ def _creator(engine: Engine) -> Iterator[Start]:
 
 
 @functools.cache
-def _engine() -> Engine | str:
+def find_engine() -> Engine | str:
     """The engine, or the reason there is none; tests never start one."""
     try:
         return engines.find(start=False)

@@ -16,6 +16,7 @@ from hermitcrab.build import archive, base
 from hermitcrab.build import engine as engines
 from hermitcrab.build.engine import Engine
 from hermitcrab.errors import UserError
+from tests.image import conftest
 
 CONFIG = """\
 version: 0.1
@@ -29,10 +30,9 @@ NOWHERE = "sha256:" + "0" * 64
 @pytest.fixture(scope="module")
 def engine() -> Engine:
     """The engine that holds a base made from packages."""
-    try:
-        found = engines.find(start=False)
-    except UserError as error:
-        pytest.skip(f"{error}; start one with: ./invoke build --cuda 12.1")
+    found = conftest.find_engine()
+    if isinstance(found, str):
+        pytest.skip(f"{found}; start one with: ./invoke build --cuda 12.1")
     if found.image(base.tag(BASE)) is None:
         pytest.skip("no base made from packages here; make one with: ./invoke build --cuda 12.1 --base packages")
     return found
