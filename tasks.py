@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import shlex
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,10 +27,16 @@ def one_line(body: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(body)
     def wrapped(*args: Any, **kwargs: Any) -> None:
+        _end_as_by_ctrl_c()
         try:
             body(*args, **kwargs)
         except UserError as error:
-            raise Exit(f"invoke: {error}", code=error.code) from None
+            raise Exit(f"invoke: {' '.join(str(error).splitlines())}", code=error.code) from None
+        except BrokenPipeError:  # `invoke lint … | head`: the reader has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python complains once more as it ends
+            raise Exit(code=1) from None
+        except OSError as error:  # a full disk or a missing right, anywhere
+            raise Exit(f"invoke: {error}", code=1) from None
         except KeyboardInterrupt:
             raise Exit("invoke: stopped", code=130) from None
 
@@ -47,9 +56,11 @@ def list_(_: Context) -> None:
 @one_line
 def build(_: Context, cuda: str = "", torch: str = "", base: str = "auto", no_cache: bool = False) -> None:
     """Build an image: ./invoke build --cuda 12.1."""
+    from hermitcrab.build import base as bases
     from hermitcrab.build import engine, image, show
 
     matrix, combo = _select(cuda, torch)
+    bases.check_choice(base)
     found = engine.find()
     image.build(found, matrix, combo, base=base, cache=not no_cache)
     show.result(found, combo)
@@ -90,7 +101,7 @@ def save(_: Context, cuda: str = "", torch: str = "", to: str = "") -> None:
     matrix, combo = _select(cuda, torch)
     target = Path(to or f"hermitcrab-{combo.id}.tar.zst")
     written = image.save(engine.find(), matrix, combo, target)
-    print(f"{target}: {written / 1e9:.2f} GB; load it with: zstd -dc {target} | docker load")
+    print(f"{target}: {written / 1e9:.2f} GB; load it with: zstd -dc {shlex.quote(str(target))} | docker load")
 
 
 @task(
@@ -106,6 +117,7 @@ def push(_: Context, cuda: str = "", torch: str = "", to: str = "") -> None:
     from hermitcrab.build import engine, image
 
     matrix, combo = _select(cuda, torch)
+    image.check_repository(to)
     print(image.push(engine.find(), matrix, combo, to))
 
 
@@ -145,7 +157,7 @@ def lint(_: Context, path: str, cuda: str = "", torch: str = "") -> None:
     """Check your own Dockerfile, or your requirements.txt against a combo."""
     from hermitcrab.build import show
 
-    show.lint(Path(path), _select(cuda, torch)[1] if cuda or "requirements" in path else None)
+    show.lint(Path(path), lambda: _select(cuda, torch)[1])
 
 
 @task(help={"stop": "stop the embedded engine", "purge": "stop it and delete its data and programs"})
@@ -167,6 +179,13 @@ def test(_: Context, only: str = "") -> None:
     from hermitcrab.build import quality
 
     quality.run(only)
+
+
+def _end_as_by_ctrl_c() -> None:
+    """Let SIGTERM and a lost terminal stop what runs and remove its secrets, too; nohup stays nohup."""
+    for word in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(word) == signal.SIG_DFL:
+            signal.signal(word, signal.default_int_handler)
 
 
 def _select(cuda: str, torch: str) -> tuple[matrices.Matrix, matrices.Combo]:

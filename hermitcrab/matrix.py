@@ -126,7 +126,7 @@ def select(matrix: Matrix, cuda: str, torch: str = "") -> Combo:
 _TRIO: Final = ("torch", "torchvision", "torchaudio")
 _BOOLS: Final = ("compiles", "default")
 _BUDGETS: Final = ("disk_gb", "gzip_gb", "zstd_gb")
-_NUMBER: Final = r"(?:0|[1-9]\d*)"
+_NUMBER: Final = r"(?:0|[1-9]\d{0,8})"
 _TWO: Final = rf"{_NUMBER}\.{_NUMBER}"
 _THREE: Final = rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}"
 _UP_TO_THREE: Final = rf"{_NUMBER}(\.{_NUMBER}){{0,2}}"
@@ -152,10 +152,10 @@ _SCALARS: Final = {
     **dict.fromkeys(_BUDGETS, (r"[1-9]\d*\.\d+", "decimal GB such as 5.1")),
     **dict.fromkeys(_BOOLS, (r"true|false", "true or false")),
     "status": (r"current|legacy|unbuilt", "current, legacy or unbuilt"),
-    "reason": (r"\S.*", "one line of text"),
+    "reason": (r"(?!.*<!--)\S[^\x00-\x1f\x7f]*", "one line of text"),  # it stands in the README
     # items of lists
-    "packages": (r"[a-z0-9][a-z0-9+.-]+", "a distribution package"),
-    "also": (r"[a-z0-9-]+([<>=]=?\d[\d.]*)?", "a requirement such as numpy<2"),
+    "packages": (r"[a-z0-9][a-z0-9+.-]*[a-z0-9+.]", "a distribution package"),  # `gcc-` would remove gcc
+    "also": (r"[a-z0-9][a-z0-9-]*([<>=]=?\d[\d.]*)?", "a requirement such as numpy<2"),
     **dict.fromkeys(("arch", "ptx"), (r"[1-9]\d{1,2}", "a compute capability such as 86")),
 }
 _COMBO: Final = " ".join(field.name for field in fields(Combo) if field.name != "reason")
@@ -176,7 +176,7 @@ class _Loader(yaml.BaseLoader):
 def _parse(path: Path) -> object:
     try:
         data: object = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         raise UserError(f"cannot read {path.name}: {' '.join(str(error).split())}", code=2) from error
     return data
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from hermitcrab.build.mask import mask
 from hermitcrab.errors import UserError
 
 KEYRING: Final = "/usr/share/keyrings/"  # where both Debian's and Ubuntu's own keys lie, on the host and in a base
@@ -117,9 +118,9 @@ def _entries(root: Path) -> Iterator[_Entry]:
     apt = root / "etc/apt"
     for path in [apt / "sources.list", *sorted(apt.glob("sources.list.d/*"))]:
         if path.suffix == ".sources":
-            yield from _deb822(path.read_text())
+            yield from _deb822(path.read_text(encoding="utf-8", errors="replace"))
         elif path.suffix == ".list" and path.is_file():
-            yield from _one_line(path.read_text())
+            yield from _one_line(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def _one_line(text: str) -> Iterator[_Entry]:
@@ -173,4 +174,4 @@ def _run(command: Sequence[str], *, cwd: Path) -> None:
     if done.returncode:
         said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
         errors = [line for line in said if line.startswith("E:")] or said[-1:] or ["no word of why"]
-        raise UserError(f"{command[0]} failed: {errors[0]} - check the network and this host's apt sources")
+        raise UserError(f"{command[0]} failed: {mask(errors[0])} - check the network and this host's apt sources")

@@ -47,7 +47,8 @@ def resolve(engine: Engine, base: Base, choice: str, *, epoch: int, say: Callabl
         _from_registry(engine, base)
         return base.image
     if choice != "auto":
-        return _reference(choice)
+        check_choice(choice)
+        return choice
     if engine.image(base.image) is not None:
         return base.image
     reason = _unreachable(engine, base)
@@ -55,6 +56,12 @@ def resolve(engine: Engine, base: Base, choice: str, *, epoch: int, say: Callabl
         return base.image
     say(f"base: {base.id} from packages, since the registry did not answer ({reason})")
     return _packages(engine, base, epoch)
+
+
+def check_choice(choice: str) -> None:
+    """Refuse what can be no image reference before anything is started for it."""
+    if not choice or choice.startswith("-") or not choice.isascii() or any(letter.isspace() for letter in choice):
+        raise UserError(f"--base {choice!r} is neither {', '.join(CHOICES)} nor an image reference", code=2)
 
 
 def make(base: Base, target: Path, *, epoch: int) -> Path:
@@ -112,12 +119,6 @@ def _packages(engine: Engine, base: Base, epoch: int) -> str:
                 make(base, tarball(base), epoch=epoch)
             engine.import_base(tarball(base), tag(base))
     return tag(base)
-
-
-def _reference(choice: str) -> str:
-    if not choice or choice.startswith("-") or not choice.isascii() or any(letter.isspace() for letter in choice):
-        raise UserError(f"--base {choice!r} is neither {', '.join(CHOICES)} nor an image reference", code=2)
-    return choice
 
 
 def _from_registry(engine: Engine, base: Base) -> None:

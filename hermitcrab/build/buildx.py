@@ -95,7 +95,10 @@ def _words(message: Message) -> Iterator[str]:
 def _version(program: str, environment: Mapping[str, str]) -> tuple[int, ...]:
     """The version of its buildx plugin; empty when it has none."""
     asked = [program, "buildx", "version"]
-    done = subprocess.run(asked, env=dict(environment), capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(asked, env=dict(environment), capture_output=True, text=True, check=False)
+    except OSError:  # made for another machine, or no program at all
+        return ()
     words = [word.lstrip("v") for word in done.stdout.split()]
     if done.returncode or "buildx" not in done.stdout:  # podman's docker answers with buildah's version
         return ()

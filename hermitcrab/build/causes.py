@@ -93,6 +93,13 @@ ROWS: tuple[Row, ...] = (
         "add that authority to this machine's CA certificates and build again; do not turn verification off",
     ),
     _row(
+        "ssh-engine",
+        r"install paramiko package",
+        "an engine behind ssh:// cannot be reached from here",
+        "forward its socket: `ssh -NL /tmp/docker.sock:/var/run/docker.sock HOST`, then"
+        " DOCKER_HOST=unix:///tmp/docker.sock",
+    ),
+    _row(
         "no-engine",
         r"cannot connect to the docker daemon|is the docker daemon running"
         r"|error while fetching server api version|error during connect"

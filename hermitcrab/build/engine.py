@@ -69,8 +69,10 @@ class Engine:
             raise UserError(f"this engine is {have}, the combos are for {platform} - build on such a machine")
 
     @property
-    def data_root(self) -> Path:
-        """Where the engine keeps its data, on its own machine."""
+    def data_root(self) -> Path | None:
+        """Where the engine keeps its data; None when that may be another machine's disk."""
+        if not self.host.startswith("unix://"):
+            return None
         with failures("asking the engine for its data directory"):
             return Path(str(self.client.info().get("DockerRootDir", "")))
 
@@ -111,9 +113,10 @@ class Engine:
         """
         command = [self.docker, "buildx", "build", *FLAGS, f"--tag={tag}"]
         command += [*(["--network=host"] if self.embedded else []), *([] if cache else ["--no-cache"])]
-        command += [f"--build-arg={name}={value}" for name, value in arguments.items()]
+        # Names only: a proxy's password in the command line would be there for every user of this machine.
+        command += [f"--build-arg={name}" for name in arguments]
         command += [f"--secret=id={name},src={path}" for name, path in secrets.items()]
-        status, said = buildx.run([*command, str(folder)], self._build_environment(), show)
+        status, said = buildx.run([*command, str(folder)], {**self._build_environment(), **arguments}, show)
         if status:
             raise UserError(diagnose.one_line(said, fallback="the build failed", needed_gb=needed_gb))
 
@@ -165,18 +168,19 @@ class Engine:
 def find(*, start: bool = True) -> Engine:
     """The user's engine if one answers, else the embedded one, which is started unless told otherwise.
 
-    An engine the user named in DOCKER_HOST is never replaced by another.
+    An engine the user named, in DOCKER_HOST or by a context, is never replaced by another.
     """
     host = _configured()
     reason = _silent(host)
     if reason is None:
         return Engine(host=host)
-    if os.environ.get("DOCKER_HOST") or _forbidden(host) or not embedded.possible():
+    named = os.environ.get("DOCKER_HOST") or host != SOCKET
+    if named or _forbidden(host) or not embedded.possible():
         raise UserError(reason)
     if start:
         embedded.start()
     elif not embedded.running():
-        raise UserError(f"no engine runs here: {reason}")
+        raise UserError("no engine runs here - `invoke build` starts the embedded one")
     host = f"unix://{embedded.SOCKET}"
     reason = _silent(host)
     if reason is not None:
@@ -189,19 +193,24 @@ def failures(doing: str) -> Iterator[None]:
     """Turn whatever the SDK raises into one line of cause and next step."""
     try:
         yield
-    except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+    except (DockerException, requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         said = [*str(getattr(error, "explanation", None) or "").splitlines(), str(error)]
-        raise UserError(diagnose.one_line(said, fallback=f"{doing} failed: {error}")) from error
+        known = diagnose.explain(said)
+        words = diagnose.one_line(said, fallback="no word of why")
+        raise UserError(known.message if known else f"{diagnose.mask(doing)} failed: {words}") from error
 
 
 def _configured() -> str:
     """Where the docker command would go: DOCKER_HOST, the current context, the usual socket."""
     if named := os.environ.get("DOCKER_HOST"):
         return named
+    wanted = os.environ.get("DOCKER_CONTEXT")
     with contextlib.suppress(Exception):  # a broken or lost context file means no context
-        context = docker.ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT"))
+        context = docker.ContextAPI.get_context(wanted)
         if context.Host and context.name != "default":
             return str(context.Host)
+    if wanted and wanted != "default":
+        raise UserError(f"no docker context {wanted!r}, which DOCKER_CONTEXT names - see: docker context ls", code=2)
     rootless = Path(os.environ.get("XDG_RUNTIME_DIR", "/nonexistent")) / "docker.sock"
     return f"unix://{rootless}" if rootless.exists() and not Path(SOCKET[7:]).exists() else SOCKET
 
@@ -209,8 +218,7 @@ def _configured() -> str:
 def _client(host: str, timeout: float) -> docker.DockerClient:
     """The SDK's client, at the newest API version both sides know; TLS as DOCKER_TLS_VERIFY asks."""
     settings: dict[str, Any] = {**kwargs_from_env(), "base_url": host}
-    ssh = host.startswith("ssh://")
-    return docker.DockerClient(**settings, version="auto", timeout=int(timeout), use_ssh_client=ssh)
+    return docker.DockerClient(**settings, version="auto", timeout=int(timeout))
 
 
 def _silent(host: str) -> str | None:

@@ -16,6 +16,7 @@ from typing import Final
 import zstandard
 from rich.console import Console
 
+from hermitcrab.box import files
 from hermitcrab.build import base as bases
 from hermitcrab.build import compare, render
 from hermitcrab.build.engine import Engine, Image, failures
@@ -56,7 +57,7 @@ def build(
     _check_room(engine, combo)
     source = bases.resolve(engine, combo.base, base, epoch=matrix.epoch, say=print)
     name = name or tag(combo)
-    with secrets() as files, BuildProgress(console) as progress:
+    with secrets() as kept, BuildProgress(console) as progress:
         engine.build(
             render.IMAGES / combo.id,
             tag=name,
@@ -66,7 +67,7 @@ def build(
                 "REVISION": revision(),
                 **_proxies(),
             },
-            secrets=files,
+            secrets=kept,
             cache=cache,
             show=progress.show,
             needed_gb=combo.disk_gb * ROOM,
@@ -94,6 +95,9 @@ def verify(engine: Engine, matrix: Matrix, combo: Combo, *, base: str = "auto") 
 def save(engine: Engine, matrix: Matrix, combo: Combo, target: Path) -> int:
     """Write the image as a tar.zst that `zstd -d | docker load` reads, and return its bytes."""
     _check_image_platform(engine, matrix, combo)
+    if problem := files.why_not(target):  # a rename would put a file in the place of /dev/null as well
+        raise UserError(f"--to {target}: it {problem}; give the name of a file", code=2)
+    target = Path(os.path.realpath(target))
     half = target.with_name(target.name + ".part")
     try:
         with (
@@ -112,16 +116,18 @@ def save(engine: Engine, matrix: Matrix, combo: Combo, target: Path) -> int:
 
 def push(engine: Engine, matrix: Matrix, combo: Combo, repository: str) -> str:
     """Push the image to a repository, tagged with its combo, and return ``repository@digest``."""
+    check_repository(repository)
     image = _check_image_platform(engine, matrix, combo)
-    if not repository or ":" in repository.rpartition("/")[2]:
-        raise UserError(
-            f"--to {repository!r} is no repository; give one without a tag, as registry/name",
-            code=2,
-        )
     target = f"{repository}:{combo.id}"
     with failures(f"naming the image {target}"):
         image.tag(repository, tag=combo.id)
     return f"{repository}@{engine.push(target)}"
+
+
+def check_repository(name: str) -> None:
+    """Refuse what is no repository before anything is started for it."""
+    if not name or ":" in name.rpartition("/")[2]:
+        raise UserError(f"--to {name!r} is no repository; give one without a tag, as registry/name", code=2)
 
 
 def built(engine: Engine, name: str) -> Image:
@@ -168,8 +174,8 @@ def _remake_base(engine: Engine, combo: Combo, epoch: int) -> list[str]:
 
 def _check_room(engine: Engine, combo: Combo) -> None:
     """Refuse to start what cannot end, as far as the engine's disk is ours to see."""
-    root = Path(engine.data_root)
-    if not root.exists():
+    root = engine.data_root
+    if root is None or not root.exists():
         return
     free, needed = shutil.disk_usage(root).free / 1e9, combo.disk_gb * ROOM
     if free < needed:
@@ -189,7 +195,8 @@ def secrets() -> Iterator[Mapping[str, Path]]:
         settings = (os.environ.get(name) for name in CA_SETTINGS)
         bundles = (Path(name) for name in (*settings, CA_SYSTEM) if name)
         if ca := next(filter(Path.is_file, bundles), None):
-            found["ca"] = ca
+            # A copy, since a path with a comma would end the option it stands in.
+            found["ca"] = Path(shutil.copyfile(ca, Path(folder, "ca")))
         if index := _index():
             found["index"] = Path(folder, "index")
             found["index"].write_text(index)

@@ -19,6 +19,8 @@ from urllib.parse import unquote
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
+from hermitcrab.box import files
+from hermitcrab.build.mask import mask
 from hermitcrab.errors import UserError
 from hermitcrab.matrix import MATRIX, Combo, Matrix, Tool, numbers
 
@@ -44,7 +46,7 @@ def read(path: Path) -> tuple[Pin, ...]:
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the lock {path}: {error}; run: invoke lock") from error
+        raise UserError(f"cannot read the lock {path}: {error}; {_ANEW}") from error
     pins = []
     for number, line in enumerate(lines, 1):
         found = _PIN.fullmatch(line)
@@ -52,7 +54,7 @@ def read(path: Path) -> tuple[Pin, ...]:
             pins.append(Pin(**found.groupdict()))
         elif line and not line.startswith("# "):
             problem = "needs name==version and exactly one --hash=sha256:…"
-            raise UserError(f"{path}:{number}: {line[:60]!r} {problem}; run: invoke lock")
+            raise UserError(f"{path}:{number}: {line[:60]!r} {problem}; {_ANEW}")
     _refuse_disorder(path, [pin.name for pin in pins])
     return tuple(pins)
 
@@ -74,11 +76,11 @@ def refresh(combo: Combo, matrix: Matrix, *, upgrade: bool = False) -> Path:
     pip = matrix.tools["pip"]
     pins = tuple(_pins(combo, _resolve(combo, pip, old)))
     _check(combo, pip, pins)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_text(combo, pins), encoding="ascii")
+    files.write(path, _text(combo, pins).encode("ascii"))
     return path
 
 
+_ANEW: Final = "restore it, or make it anew: invoke lock --upgrade"  # without --upgrade, it would be read again
 _PIN: Final = re.compile(
     r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>[0-9][a-z0-9.+]*)"
     r" --hash=sha256:(?P<sha256>[0-9a-f]{64})"
@@ -102,7 +104,7 @@ def _text(combo: Combo, pins: Iterable[Pin]) -> str:
 def _refuse_disorder(path: Path, names: list[str]) -> None:
     for before, after in pairwise(names):
         if before >= after:
-            raise UserError(f"{path}: {after} is out of order or twice; run: invoke lock")
+            raise UserError(f"{path}: {after} is out of order or twice; {_ANEW}")
 
 
 def _wanted(combo: Combo, pip: Tool) -> dict[str, str]:
@@ -161,7 +163,7 @@ def _resolve(combo: Combo, pip: Tool, old: tuple[Pin, ...]) -> list[dict[str, An
             check=False,
         )
         if done.returncode:
-            raise UserError(f"cannot lock {combo.id}: {' '.join(done.stderr.split())[-500:]}")
+            raise UserError(f"cannot lock {combo.id}: {mask(' '.join(done.stderr.split()))[-500:]}")
         packages: list[dict[str, Any]] = tomllib.loads(output.read_text(encoding="utf-8"))["packages"]
     return packages
 

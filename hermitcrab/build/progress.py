@@ -101,7 +101,7 @@ class BuildProgress:
             step.started = time.monotonic()
             self._tasks[step.stage] = self._live.add_task(STAGES[step.stage], bytes="", total=None)
             if not self._console.is_terminal:
-                self._console.print(f"  {STAGES[step.stage]} …", highlight=False)
+                self._console.print(f"  {STAGES[step.stage]} ...", highlight=False)
 
     def _end(self, step: Step) -> None:
         if step.stage not in self._tasks:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +15,7 @@ from typing import Any, Final
 import jinja2
 
 from hermitcrab.box import shipped
+from hermitcrab.box.files import write as write_file
 from hermitcrab.build import lock, readme, wheel
 from hermitcrab.errors import UserError
 from hermitcrab.matrix import Combo, Matrix
@@ -53,7 +55,7 @@ def render(matrix: Matrix) -> dict[Path, bytes]:
         files[folder / "Dockerfile"] = dockerfile(matrix, combo).encode()
         files[folder / wheel.NAME] = box_wheel
         files[folder / ".dockerignore"] = b"*\n!Dockerfile\n!requirements.lock\n!*.whl\n"
-    files[README] = readme.render(README.read_text(), matrix).encode()
+    files[README] = readme.render(README.read_text(encoding="utf-8"), matrix).encode()
     return files
 
 
@@ -68,7 +70,11 @@ def dockerfile(matrix: Matrix, combo: Combo) -> str:
         autoescape=False,  # noqa: S701  # this is a Dockerfile, not HTML
     )
     environment.filters["dirname"] = posixpath.dirname
-    return environment.get_template("Dockerfile.j2").render(_context(matrix, combo))
+    try:
+        return environment.get_template("Dockerfile.j2").render(_context(matrix, combo))
+    except jinja2.TemplateError as error:
+        line = f":{error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
+        raise UserError(f"templates/Dockerfile.j2{line}: {error}") from error
 
 
 def write(matrix: Matrix) -> list[Path]:
@@ -76,11 +82,10 @@ def write(matrix: Matrix) -> list[Path]:
     files = render(matrix)
     changed = [path for path, data in files.items() if _read(path) != data]
     for path in changed:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(files[path])
+        write_file(path, files[path])
     gone = list(_left_over(matrix, files))
     for path in gone:
-        path.unlink()
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return changed + gone
 
 
@@ -96,7 +101,8 @@ def check(matrix: Matrix, *combos: Combo) -> None:
 
 
 def _context(matrix: Matrix, combo: Combo) -> dict[str, Any]:
-    parts = {path.name: path.read_text() for path in sorted((TEMPLATES / "parts").iterdir())}
+    paths = sorted((TEMPLATES / "parts").glob(wheel.FILES))
+    parts = {path.name: path.read_text(encoding="utf-8") for path in paths}
     return {
         "combo": combo,
         "epoch": matrix.epoch,
@@ -123,7 +129,7 @@ def _layers(combo: Combo) -> list[tuple[str, tuple[str, ...]]]:
 def _home_files(combo: Combo) -> Iterator[tuple[str, str]]:
     """Path and text of each setting; the template writes them by heredoc."""
     for target, source in HOME:
-        yield target, (TEMPLATES / "home" / source).read_text().rstrip("\n")
+        yield target, (TEMPLATES / "home" / source).read_text(encoding="utf-8").rstrip("\n")
     yield "/etc/hermitcrab/constraints.txt", "\n".join(_constraints(combo))
 
 

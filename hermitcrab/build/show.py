@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from rich.table import Table
 from hermitcrab.build import embedded, image
 from hermitcrab.build import engine as engines
 from hermitcrab.build import size as sizes
+from hermitcrab.build.dockerfile import instructions
 from hermitcrab.build.engine import Engine
 from hermitcrab.build.lint import Finding, lint_dockerfile
 from hermitcrab.build.requirements import lint_requirements
@@ -64,26 +66,27 @@ def size(engine: Engine, combo: Combo, *, compressed: bool) -> None:
 
 def engine() -> None:
     """Which engine is used, without starting one."""
-    try:
-        found = engines.find(start=False)
-    except UserError as error:
-        possible = " - `invoke build` starts the embedded one" if embedded.possible() else ""
-        raise UserError(f"{error}{possible}") from None
+    found = engines.find(start=False)
     print(f"engine: {'embedded' if found.embedded else 'yours'}, at {found.host}")
 
 
-def lint(path: Path, combo: Combo | None) -> None:
-    """Print the findings on a user's own file; raises UserError when there are faults."""
+def lint(path: Path, choose: Callable[[], Combo]) -> None:
+    """Print the findings on a user's own file; raises UserError when there are faults.
+
+    What is named or begins like one is a Dockerfile; all else are requirements, read beside the combo chosen then.
+    """
     try:
         text = path.read_text(errors="replace")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}", code=2) from error
-    found = lint_requirements(text, combo) if combo else lint_dockerfile(text)
+    is_dockerfile = "dockerfile" in path.name.lower() or any(one.word == "FROM" for one in instructions(text))
+    found = lint_dockerfile(text) if is_dockerfile else lint_requirements(text, choose())
     for finding in found:
         print(_finding(path, finding))
     faults = [finding for finding in found if not finding.is_note]
     if faults:
         raise UserError(f"{path}: {len(faults)} to mend")
+    print(f"{path}: nothing to mend in this {'Dockerfile' if is_dockerfile else 'list of requirements'}")
 
 
 def _sizes(console: Console, engine: Engine, combo: Combo) -> None:
@@ -109,7 +112,8 @@ def _what(made_by: str) -> str:
 
 
 def _finding(path: Path, finding: Finding) -> str:
-    return f"{path}:{finding.line}: {finding.id}: {finding.message} - {finding.remedy}"
+    said = f"{path}:{finding.line}: {finding.id}: {finding.message} - {finding.remedy}"
+    return re.sub(r"[^\S ]|[\x00-\x1f\x7f-\x9f]", "?", said)  # the file's own words must not steer the terminal
 
 
 def _mb(size: int | None) -> str:
@@ -124,6 +128,6 @@ def _table(*columns: str) -> Table:
 
 
 def _console() -> Console:
-    console = Console(highlight=False)
-    # Nothing is cut where the width is not a terminal's.
-    return console if console.is_terminal else Console(highlight=False, width=200)
+    # Nothing is cut where the width is not a terminal's, and no name is taken for a colour.
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=200)

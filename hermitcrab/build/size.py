@@ -12,6 +12,7 @@ from typing import IO, Final
 
 import zstandard
 
+from hermitcrab.box import files
 from hermitcrab.build import compare, image
 from hermitcrab.build.engine import Engine, failures
 from hermitcrab.matrix import Combo
@@ -131,7 +132,4 @@ def _measured() -> dict[str, dict[str, int]]:
 
 
 def _keep(digest: str, sizes: dict[str, int]) -> None:
-    CACHE.parent.mkdir(parents=True, exist_ok=True)
-    half = CACHE.with_suffix(".part")
-    half.write_text(json.dumps({**_measured(), digest: sizes}, indent=1))
-    half.replace(CACHE)
+    files.write(CACHE, json.dumps({**_measured(), digest: sizes}, indent=1).encode())

@@ -19,6 +19,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 NAME: Final = f"hermitcrab-{__version__}-py3-none-any.whl"
 INFO: Final = f"hermitcrab-{__version__}.dist-info"
 AT_HOME: Final = ("build", "connect", "matrix.py")  # what a box has no use for
+FILES: Final = "[a-z]*[a-z]"  # how the names of ours look; an editor's swap files and copies do not
 HOME_FILES: Final = "hermitcrab/box/home_files"
 METADATA: Final = f"""\
 Metadata-Version: 2.1
@@ -51,11 +52,11 @@ def box_wheel(root: Path = ROOT) -> bytes:
 def _sources(root: Path) -> dict[str, bytes]:
     """The package's files by their name in the wheel, with LF line ends whatever git made of them."""
     package, home = root / "hermitcrab", root / "templates" / "home"
-    paths = sorted(path for kind in ("*.py", "*.json") for path in package.rglob(kind))
+    paths = sorted(path for kind in ("[!.]*.py", "[!.]*.json") for path in package.rglob(kind))
     kept = [path for path in paths if path.relative_to(package).parts[0] not in AT_HOME]
     named = {path.relative_to(root).as_posix(): path for path in kept}
     # The settings of templates/home, where hermitcrab.box.shipped looks for them.
-    named |= {f"{HOME_FILES}/{path.name}": path for path in sorted(home.glob("*")) if path.is_file()}
+    named |= {f"{HOME_FILES}/{path.name}": path for path in sorted(home.glob(FILES)) if path.is_file()}
     return {name: path.read_bytes().replace(b"\r\n", b"\n") for name, path in named.items()}
 
 

@@ -6,6 +6,7 @@ import os
 import pathlib
 import platform
 import subprocess
+import sysconfig
 
 import torch
 
@@ -52,7 +53,8 @@ def compute(compiles: bool) -> None:
 def packages() -> list:
     """Every wheel and system package with its version and the bytes it takes."""
     rows = []
-    for dist in importlib.metadata.distributions():
+    # Only the venv's own: whoever imports setuptools, such as the compiler, finds its vendored packages as well.
+    for dist in importlib.metadata.distributions(path=[sysconfig.get_path("purelib")]):
         paths = [pathlib.Path(str(file.locate())) for file in dist.files or []]
         size = sum(path.stat().st_size for path in paths if path.is_file())
         rows.append({"name": dist.metadata["Name"], "version": dist.version, "kind": "wheel", "bytes": size})

@@ -15,17 +15,28 @@ import pytest
 import testinfra
 
 from hermitcrab import matrix as matrices
+from hermitcrab.build import engine as engines
 from hermitcrab.build import image
 from hermitcrab.build.engine import Engine
+from hermitcrab.errors import UserError
 from hermitcrab.matrix import Combo
 from tests.box import machine
 from tests.box.machine import Box
 from tests.image.boxes import answers_ssh, free_port, until
-from tests.image.conftest import docker_cli, engine, missing
+from tests.image.conftest import docker_cli, missing
 
-__all__ = ["docker_cli", "engine"]  # fixtures
+__all__ = ["docker_cli"]  # a fixture
 
 Start = Callable[..., Box]
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """The engine that holds the images; tests never start one."""
+    try:
+        return engines.find(start=False)
+    except UserError as error:
+        pytest.skip(f"{error}; build an image with: ./invoke build --cuda 12.1")
 
 
 @pytest.fixture(scope="session")

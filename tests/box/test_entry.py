@@ -18,7 +18,7 @@ HOOK: Final = "#!/bin/sh\necho {0} >> /hooked\necho {0} says hello\nexit {1}\n"
 SHELLS: Final = {
     "ssh": "{}",
     "login": "bash -lc '{}'",
-    "tmux": 'tmux new-session -d "{} >/tmp/said"; sleep 1; cat /tmp/said',
+    "tmux": 'tmux new-session -d "({}) >/tmp/said"; sleep 1; cat /tmp/said',
 }
 STATUSES: Final = {"10-a": 0, "20-b": 3, "40-d": 0}
 RUNNABLE: Final = {f"{HOOKS}/{name}": HOOK.format(name, status) for name, status in STATUSES.items()}
@@ -54,9 +54,7 @@ def test_hooks_run_in_order_and_stop_nothing(box: Box) -> None:
     assert box.container.logs(stderr=False) == b"", "a hook wrote into the command's output"
 
 
-@pytest.mark.parametrize(
-    "shell", ["{}", "bash -lc '{}'", 'tmux new-session -d "{} >/tmp/said"; sleep 1; cat /tmp/said']
-)
+@pytest.mark.parametrize("shell", SHELLS.values(), ids=SHELLS.keys())
 def test_sessions_have_the_platforms_variables(box: Box, keys: tuple[Path, Path], shell: str) -> None:
     """What the platform gave to PID 1 reaches SSH, login shells and tmux unharmed; a secret does not."""
     done = ssh(box, keys[0], shell.format("printenv RUNPOD_POD_ID; printenv RUNPOD_API_KEY"))
@@ -85,7 +83,7 @@ def test_as_in_apptainer(start_once: Start, name: str, keys: tuple[Path, Path]) 
     """Any uid, a read-only root and no network, all at once: the command runs, and warnings say what did not."""
     command = ["python", "-c", "import torch; print(torch.ones(2).sum().item())"]
     options = {"user": "4711", "read_only": True, "network_mode": "none"}
-    box = start_once(name, command, environment={"PUBLIC_KEY": public(keys[0])}, hooks={0o755: RUNNABLE}, **options)
+    box = start_once(name, command, environment={"PUBLIC_KEY": public(keys[0])}, **options)
     assert box.container.wait(timeout=60)["StatusCode"] == 0
     assert box.container.logs(stderr=False) == b"2.0\n"
     log = box.container.logs(stdout=False)

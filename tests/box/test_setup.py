@@ -11,6 +11,7 @@ from hermitcrab.build.engine import Engine
 from tests.box import machine
 from tests.box.conftest import Start
 from tests.box.machine import Box, public
+from tests.image.boxes import until
 
 DISK: Final = "/root/autodl-tmp"
 THEIRS: Final = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI" + "B" * 43 + " theirs"  # no newline at its end
@@ -31,6 +32,7 @@ def box(start: Start, name: str, engine: Engine, tmp_path_factory: pytest.TempPa
     mounts = {str(tmp_path_factory.mktemp("disk")): {"bind": DISK, "mode": "rw"}}
     environment = {"AutoDLContainerUUID": "it's me", "HTTP_PROXY": "http://me:secret@proxy.example:1"}
     box = start(name, environment=environment, volumes=mounts)
+    until("the entry's last word", lambda: b"waiting, without sshd" in box.container.logs(), box.container)
     machine.put(box.container, MINE)
     return box
 
@@ -51,7 +53,7 @@ def test_twice_and_back(box: Box, keys: tuple[Path, Path]) -> None:
     assert all(box.read(path).endswith(text) for path, text in MINE.items() if path != PAST)
     assert box.read(PAST) == f"{THEIRS}\n{public(keys[0])}\n"
     _sessions_are_right(box)
-    assert box.ask("crab", "setup", "--key", f"{DISK}/laptop.pub").splitlines()[0] == "nothing to change"
+    assert box.ask("crab", "setup", "--key", f"{DISK}/laptop.pub").endswith("nothing to change")
     assert box.snapshot() == once
     box.ask("crab", "setup", "--undo")
     assert {line for line in box.snapshot() ^ before if PAST not in line} == set()
@@ -81,7 +83,7 @@ def _sessions_are_right(box: Box) -> None:
     words = "env -i HOME=/root TERM=xterm-256color bash -lc 'printenv HF_HOME TORCH_HOME AutoDLContainerUUID'"
     assert box.shell(words).splitlines() == [f"{DISK}/.cache/huggingface", f"{DISK}/.cache/torch", "it's me"]
     assert box.shell("bash -ic 'printenv UV_CACHE_DIR' 2>/dev/null") == f"{DISK}/.cache/uv"
-    assert box.shell("tmux -f /dev/null new-session -d; tmux source-file ~/.tmux.conf; tmux kill-server") == ""
+    tmux = "export TMUX_TMPDIR=/dev/shm; tmux -f /dev/null new-session -d; tmux source-file ~/.tmux.conf; "
+    assert box.shell(f"{tmux} tmux kill-server") == ""
     assert box.ask("git", "config", "--global", "user.name") == "me"
     assert box.ask("git", "config", "pull.ff") == "only"
-    assert box.ask("/usr/sbin/sshd", "-T").count("clientaliveinterval 30") == 1

@@ -100,6 +100,8 @@ Suites: bookworm
 Components: main
 """
     root = host(tmp_path, {"sources.list.d/debian.sources": text, "sources.list.d/x.sources.bak": text})
+    with (root / "etc/apt/sources.list.d/debian.sources").open("ab") as file:
+        file.write("# für alle\n".encode("latin-1"))
 
     assert archive.sources("debian", "trixie", root) == [
         f"deb [signed-by={KEY}] http://a.example/debian trixie main",
@@ -198,6 +200,7 @@ def test_fetch_forgets_what_an_earlier_one_left(asked: Path, tmp_path: Path) -> 
         ("echo 'W: slow' >&2; echo 'E: Failed to fetch x' >&2; echo 'E: more' >&2; exit 100", "E: Failed to fetch x"),
         ("echo only this; exit 100", "only this"),
         ("exit 100", "no word of why"),
+        ("echo 'E: Failed http://me:word@a.example/x' >&2; exit 100", "E: Failed http://***@a.example/x"),
     ],
 )
 def test_an_error_of_apt_is_one_line(body: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,10 +66,11 @@ def test_the_version_is_read_as_every_packager_writes_it(said: str, version: tup
 def test_a_docker_without_buildx_is_passed_over(tmp_path: Path) -> None:
     """The first on the PATH that can build is taken, not the first."""
     docker(tmp_path / "none", "echo \"docker: 'buildx' is not a docker command.\" >&2; exit 1")
+    docker(tmp_path / "broken", "").write_bytes(b"\x7fELF of another machine")
     docker(tmp_path / "old", "echo github.com/docker/buildx v0.12.1 x")
     good = docker(tmp_path / "good", "echo github.com/docker/buildx v0.13.0 x")
     path = os.pathsep.join(
-        ["", *(str(tmp_path / name) for name in ("empty", "none", "old", "good")), os.environ["PATH"]]
+        ["", *(str(tmp_path / name) for name in ("empty", "none", "broken", "old", "good")), os.environ["PATH"]]
     )
 
     assert buildx.command({**os.environ, "PATH": path}) == str(good)

@@ -67,6 +67,7 @@ SAID = (
         "not trusted",
     ),
     ("certificate", "invalid peer certificate: UnknownIssuer", "not trusted"),
+    ("ssh-engine", "Install paramiko package to enable ssh:// support", "forward its socket"),
     (
         "no-engine",
         "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?",

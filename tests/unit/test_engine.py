@@ -123,10 +123,17 @@ def test_a_named_engine_is_taken(server: str, monkeypatch: pytest.MonkeyPatch) -
     assert engines.find() == Engine(host=server)
 
 
-def test_a_named_engine_is_never_replaced(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by", ["DOCKER_HOST", "DOCKER_CONTEXT", "currentContext"])
+def test_a_named_engine_is_never_replaced(
+    by: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Silent is an error: building elsewhere than the user said is none of our business."""
     asked = embedded_started(monkeypatch, server)
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/gone.sock")
+    gone = f"unix://{tmp_path}/gone.sock"
+    if by == "DOCKER_HOST":
+        monkeypatch.setenv(by, gone)
+    else:
+        choose_context(by, gone, tmp_path, monkeypatch)
 
     assert "no Docker here" in refusal()
     assert asked == []
@@ -149,25 +156,47 @@ def test_a_rootless_engine_is_found(server: str, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("by", ["DOCKER_CONTEXT", "currentContext"])
 def test_the_context_is_followed(by: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the docker command does: the variable, or what `docker context use` wrote down."""
+    choose_context(by, server, tmp_path, monkeypatch)
+
+    assert engines.find() == Engine(host=server)
+
+
+def choose_context(by: str, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a context of this host and choose it."""
     meta = tmp_path / "config/contexts/meta" / hashlib.sha256(b"far").hexdigest() / "meta.json"
     meta.parent.mkdir(parents=True)
-    meta.write_text(json.dumps({"Name": "far", "Metadata": {}, "Endpoints": {"docker": {"Host": server}}}))
+    meta.write_text(json.dumps({"Name": "far", "Metadata": {}, "Endpoints": {"docker": {"Host": host}}}))
     chosen = {"currentContext": "far"} if by == "currentContext" else {}
     (tmp_path / "config/config.json").write_text(json.dumps(chosen))
     if not chosen:
         monkeypatch.setenv("DOCKER_CONTEXT", "far")
 
-    assert engines.find() == Engine(host=server)
-
 
 def test_a_broken_context_is_none(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lost context file is no reason for a traceback."""
     monkeypatch.setattr(engines, "SOCKET", server)
-    monkeypatch.setenv("DOCKER_CONTEXT", "lost")
     (tmp_path / "config").mkdir()
     (tmp_path / "config/config.json").write_text("{")
 
     assert engines.find() == Engine(host=server)
+
+
+def test_a_context_that_is_lost_is_wrong_input(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another engine is not what the user asked for."""
+    monkeypatch.setattr(engines, "SOCKET", server)
+    monkeypatch.setenv("DOCKER_CONTEXT", "lost")
+
+    assert "no docker context 'lost'" in refusal()
+    monkeypatch.setenv("DOCKER_CONTEXT", "default")
+    assert engines.find() == Engine(host=server)
+
+
+def test_only_a_disk_of_this_machine_is_looked_at(server: str) -> None:
+    """A far engine's /var/lib/docker is not ours."""
+    Daemon.answers["/info"] = (200, '{"DockerRootDir": "/data"}')
+
+    assert Engine(host=server).data_root == Path("/data")
+    assert Engine(host="tcp://far.example:2376").data_root is None
 
 
 def test_no_engine_says_where_to_build() -> None:
@@ -195,7 +224,7 @@ def test_asking_starts_nothing(server: str, monkeypatch: pytest.MonkeyPatch) -> 
     """``start=False`` only looks."""
     asked = embedded_started(monkeypatch, server)
 
-    with pytest.raises(UserError, match="no engine runs here"):
+    with pytest.raises(UserError, match="no engine runs here - `invoke build` starts the embedded one"):
         engines.find(start=False)
     assert asked == []
 
@@ -250,6 +279,7 @@ def test_a_sick_engine_is_one_line(server: str, monkeypatch: pytest.MonkeyPatch)
         (urllib3.exceptions.ProtocolError("IncompleteRead(0 bytes read)"), "IncompleteRead"),
         (FileNotFoundError(2, "No such file or directory", "base.tar"), "base.tar"),
         (DockerException(""), "lifting the anchor failed"),
+        (ValueError("Invalid IPv6 URL"), "lifting the anchor failed: Invalid IPv6 URL"),
     ],
 )
 def test_every_failure_becomes_one_line(error: Exception, said: str) -> None:
@@ -399,19 +429,24 @@ def build(engine: Engine, folder: Path, **changes: Any) -> None:
 
 
 def test_build_says_all_to_buildx(tmp_path: Path) -> None:
-    """The tag, arguments, secrets by file; the engine's own builder, wherever the user's stands."""
+    """The tag, arguments by name, secrets by file; the engine's own builder, wherever the user's stands.
+
+    Every user of a machine can read its command lines, and a proxy may have a password.
+    """
     log = tmp_path / "asked"
-    program = docker_command(tmp_path, f'printf "%s\\n" "$@" "$DOCKER_HOST" "$BUILDX_BUILDER" > {log}')
+    program = docker_command(tmp_path, f'printf "%s\\n" "$@" "$DOCKER_HOST" "$BUILDX_BUILDER" "$HTTP_PROXY" > {log}')
     environment = {"PATH": f"{program.parent}:/usr/bin:/bin", "BUILDX_BUILDER": "cloud", "DOCKER_HOST": "tcp://far"}
 
-    build(Engine(host="unix:///own", environment=environment), tmp_path / "folder")
+    proxy = "http://user:word@proxy.example:3128"
+    build(Engine(host="unix:///own", environment=environment), tmp_path / "folder", arguments={"HTTP_PROXY": proxy})
     plain = log.read_text().splitlines()
     build(Engine(host="unix:///own", environment=environment, embedded=True), tmp_path, cache=False)
     own = log.read_text().splitlines()
 
     assert plain == [
         *("buildx", "build", "--progress=rawjson", "--load", "--provenance=false", "--tag=x:1"),
-        *("--build-arg=BASE=b", "--secret=id=ca,src=/ca.pem", str(tmp_path / "folder"), "unix:///own", "default"),
+        *("--build-arg=HTTP_PROXY", "--secret=id=ca,src=/ca.pem", str(tmp_path / "folder")),
+        *("unix:///own", "default", proxy),
     ]
     assert {"--network=host", "--no-cache"} <= set(own)
 

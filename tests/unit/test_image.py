@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -28,11 +29,11 @@ TAG = image.tag(COMBO)
 class FakeEngine:
     """Keeps images by tag, and every build it was asked for with the contents of its secrets."""
 
-    def __init__(self, *, machine: str = "amd64", ids: tuple[str, ...] = ("sha256:11",)) -> None:
+    def __init__(self, *, machine: str = "amd64", ids: tuple[str, ...] = ("sha256:11", "sha256:22")) -> None:
         self.images = {TAG: "sha256:00"}
         self.ids = iter(ids)
         self.machine = machine
-        self.data_root = Path("/nonexistent")
+        self.data_root: Path | None = Path("/nonexistent")
         self.builds: list[dict[str, Any]] = []
         self.secrets: list[dict[str, str]] = []
         self.asked: list[str] = []
@@ -224,10 +225,12 @@ def test_a_build_that_cannot_fit_is_not_begun(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3e9))
 
     build(engine)
+    engine.data_root = None
+    build(engine)
     engine.data_root = tmp_path
     with pytest.raises(UserError, match=rf"needs {COMBO.disk_gb * image.ROOM:.0f} GB on the disk of .*, 3 GB are free"):
         build(engine)
-    assert len(engine.builds) == 1
+    assert len(engine.builds) == 2
 
 
 @pytest.mark.usefixtures("no_index")
@@ -322,6 +325,22 @@ def test_a_full_disk_is_one_line() -> None:
     """The cause, and the way out."""
     with pytest.raises(UserError, match=r"cannot write /nonexistent/x: No such file or directory - .* --to"):
         image.save(cast("Engine", FakeEngine()), MATRIX, COMBO, Path("/nonexistent/x"))
+
+
+def test_save_goes_through_a_link_and_into_nothing_but_a_file(tmp_path: Path) -> None:
+    """A rename would put the image in the place of the link, or of /dev/null."""
+    real = tmp_path / "far/image"
+    real.parent.mkdir()
+    (tmp_path / "link").symlink_to(real)
+    os.mkfifo(tmp_path / "pipe")
+
+    image.save(cast("Engine", FakeEngine()), MATRIX, COMBO, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and real.is_file()
+    for name in ("pipe", "far"):
+        with pytest.raises(UserError, match=r"it is no file; give") as caught:
+            image.save(cast("Engine", FakeEngine()), MATRIX, COMBO, tmp_path / name)
+        assert caught.value.code == 2
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -108,10 +109,10 @@ def test_repeated_package_is_refused() -> None:
 
 @pytest.mark.parametrize("data", [None, b"\xff\xfe"])
 def test_unreadable_lock_is_one_line(data: bytes | None) -> None:
-    """A lock that is missing or no text is a message with the next step."""
+    """A lock that is missing or no text is a message with a next step that does not read it again."""
     path = lock.lock_path(COMBO)
     path.unlink() if data is None else path.write_bytes(data)
-    assert "run: invoke lock" in refusal()
+    assert "make it anew: invoke lock --upgrade" in refusal()
 
 
 @pytest.mark.parametrize(
@@ -271,9 +272,10 @@ def test_refresh_keeps_the_old_lock_when_the_answer_is_wrong(
 
 
 def test_refresh_tells_why_uv_failed(uv: Uv) -> None:
-    """The resolver's own words reach the user, in one line."""
-    uv.error = "error: no route\n  caused by: dns\n"
-    with pytest.raises(UserError, match=f"cannot lock {COMBO.id}: error: no route caused by: dns$"):
+    """The resolver's own words reach the user, in one line and without a password."""
+    uv.error = "error: no route to http://me:word@a.example/x\n  caused by: dns\n"
+    said = f"cannot lock {COMBO.id}: error: no route to http://***@a.example/x caused by: dns"
+    with pytest.raises(UserError, match=re.escape(said)):
         lock.refresh(COMBO, MATRIX)
 
 

@@ -138,6 +138,9 @@ def test_unchanged_copy_loads(tmp_path: Path) -> None:
         ("status", "retired"),
         ("reason", " "),
         ("reason", "CVE-2025-32434\nand more"),
+        ("reason", "CVE-2025-32434\x1b[2J"),
+        ("reason", "CVE-2025-32434 <!-- /combos -->"),
+        ("also", ["-r"]),
         ("id", "cuda12.1-torch2.4.1-py310"),
         ("id", "hermitcrab"),
         ("flavour", "devel"),
@@ -174,6 +177,7 @@ def test_missing_field_is_refused(tmp_path: Path, field: str) -> None:
         (set_top("epoch", "now"), "matrix: epoch: "),
         (set_top("platform", "linux/arm64"), "matrix: platform: "),
         (set_top("packages", ["tmux", "rm -rf /"]), "matrix: packages: 'rm -rf /' is not"),
+        (set_top("packages", ["gcc-"]), "matrix: packages: 'gcc-' is not"),
         (set_top("packages", []), "matrix: packages: is empty"),
         (set_top("combos", {}), "matrix: combos: "),
         (set_top("combos", ["a row"]), "combo 1: "),
@@ -311,7 +315,7 @@ def test_impossible_wish_names_the_nearest(cuda: str, torch: str, named: list[st
     "cuda",
     [
         *("12", "cuda12.1", "cu121", "121", "12.1; rm", "12.1\n", " 12.1", "12.1.1", "None"),
-        *("-12.1", "12.01", "\uff11\uff12.\uff11", "$(id)", "12.", ".1"),
+        *("-12.1", "12.01", "\uff11\uff12.\uff11", "$(id)", "12.", ".1", f"{'1' * 5000}.1"),
     ],
 )
 def test_malformed_cuda_is_refused(cuda: str) -> None:

@@ -64,9 +64,9 @@ def test_plain_lines_where_no_terminal_is() -> None:
     lines = shown(RECORDED).splitlines()
 
     assert [line.strip() for line in lines] == [
-        "torch and its wheels …",
+        "torch and its wheels ...",
         "torch and its wheels 1.9 GB of 1.9 GB: 0 s",
-        "storing the image …",
+        "storing the image ...",
         "storing the image: 0 s",
     ]
 

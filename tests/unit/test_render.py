@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import jinja2
 import pytest
 
 from hermitcrab import matrix as matrices
@@ -109,12 +111,13 @@ def test_a_missing_file_is_named(project: Path) -> None:
 
 def test_a_file_left_over_is_named_and_removed(project: Path) -> None:
     """Of a combo that is gone, or of an older version."""
-    for name in ("gone/Dockerfile", f"{COMBO.id}/old.whl"):
+    for name in ("gone/Dockerfile", f"{COMBO.id}/old.whl", f"{COMBO.id}/folder/file"):
         path = project / "images" / name
         path.parent.mkdir(exist_ok=True)
         path.touch()
 
     assert set(problems().split("; ")) == {
+        f"images/{COMBO.id}/folder is left over",
         f"images/{COMBO.id}/old.whl is left over",
         "images/gone/Dockerfile is left over",
     }
@@ -126,10 +129,43 @@ def test_a_file_left_over_is_named_and_removed(project: Path) -> None:
 def test_a_template_with_a_typo_does_not_render(project: Path) -> None:
     """A hole in a Dockerfile would be found by the build, or by nobody."""
     template = project / "templates/Dockerfile.j2"
-    template.write_text(template.read_text() + "# {{ combo.tourch }}\n")
+    text = template.read_text()
+    for fault, said in (("# {{ combo.tourch }}", ": .*tourch"), ("{% if %}", rf":{text.count(chr(10)) + 1}: ")):
+        template.write_text(f"{text}{fault}\n")
+        with pytest.raises(UserError, match=rf"^templates/Dockerfile\.j2{said}"):
+            render.write(SMALL)
 
-    with pytest.raises(jinja2.UndefinedError, match="tourch"):
+
+def test_a_full_disk_leaves_the_old_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README is a source as well: half of it would be the end of the rest."""
+    readme = project / "README.md"
+    old = readme.read_text(encoding="utf-8").replace("| current |", "| stale |").replace("| legacy |", "| stale |")
+    readme.write_text(old, encoding="utf-8")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
         render.write(SMALL)
+    assert readme.read_text(encoding="utf-8") == old
+    assert {path.name for path in project.iterdir()} == {"README.md", "images", "templates"}
+
+
+def test_what_an_editor_leaves_is_not_rendered(project: Path) -> None:
+    """Swap files are no text, and locks are links to nowhere."""
+    (project / "templates/parts/.apt.sh.swp").write_bytes(b"b0VIM\xff\xfe")
+    (project / "templates/parts/.#apt.sh").symlink_to("me@here.1")
+
+    render.check(SMALL)
+
+
+def test_the_locale_has_no_say() -> None:
+    """The README and the settings are UTF-8, also where text is not."""
+    flags = ["-P", "-X", "warn_default_encoding", "-W", "error::EncodingWarning:hermitcrab.build.render"]
+    code = "from hermitcrab import matrix; from hermitcrab.build import render; render.render(matrix.load())"
+    environment = {**os.environ, "PYTHONPATH": str(render.TEMPLATES.parent)}
+    subprocess.run([sys.executable, *flags, "-c", code], env=environment, check=True)
 
 
 def test_windows_line_ends_do_not_reach_the_output(project: Path) -> None:

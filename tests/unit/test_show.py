@@ -10,12 +10,13 @@ from typing import cast
 import pytest
 
 from hermitcrab import matrix as matrices
-from hermitcrab.build import embedded, show
 from hermitcrab.build import engine as engines
+from hermitcrab.build import show
 from hermitcrab.build import size as sizes
 from hermitcrab.build.engine import Engine
 from hermitcrab.build.size import Layer, Package
 from hermitcrab.errors import UserError
+from hermitcrab.matrix import Combo
 
 MATRIX = matrices.load()
 COMBO = replace(matrices.select(MATRIX, "12.1"), disk_gb=5.1, gzip_gb=2.9, zstd_gb=2.4)
@@ -23,6 +24,7 @@ LAYERS = [
     Layer(made_by="COPY /layers/torch/ / # buildkit", disk=2_000_000_000, gzip=1_000_000_000, zstd=900_000_000),
     Layer(made_by="COPY / / # buildkit", disk=400_000_000),
     Layer(made_by="COPY /box/ / # buildkit", disk=60_000),
+    Layer(made_by="RUN [/bold]", disk=0),
 ]
 
 
@@ -35,6 +37,11 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(sizes, "measure", lambda *_: print("measured"))
     made = SimpleNamespace(image=lambda _: SimpleNamespace(id="sha256:11"), host="unix:///own", embedded=False)
     return cast("Engine", made)
+
+
+def no_combo() -> Combo:
+    """A Dockerfile needs none."""
+    raise AssertionError
 
 
 def test_the_matrix_shows_every_combo(capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,32 +134,52 @@ def test_the_engine_in_use_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert asked == [False]
 
 
-@pytest.mark.parametrize("possible", [True, False])
-def test_no_engine_says_whether_one_can_be_had(possible: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next step, where there is one."""
-
-    def find(**_: object) -> Engine:
-        raise UserError("no engine runs here")
-
-    monkeypatch.setattr(engines, "find", find)
-    monkeypatch.setattr(embedded, "possible", lambda: possible)
-
-    with pytest.raises(UserError) as caught:
-        show.engine()
-    assert ("`invoke build` starts the embedded one" in str(caught.value)) == possible
-
-
 def test_lint_prints_findings_and_fails_on_faults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each with line, rule and remedy; advice alone is no failure."""
     path = tmp_path / "Dockerfile"
     path.write_text("FROM debian:bookworm-slim\nRUN apt-get update && apt-get install -y git\n")
 
     with pytest.raises(UserError, match=r"Dockerfile: \d+ to mend$"):
-        show.lint(path, None)
+        show.lint(path, no_combo)
     assert f"{path}:2: " in capsys.readouterr().out
 
     path.write_text("FROM scratch\n")
-    show.lint(path, None)
+    show.lint(path, no_combo)
+    assert capsys.readouterr().out == f"{path}: nothing to mend in this Dockerfile\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "combos"),
+    [
+        ("requirements/Dockerfile", "# nothing\n", 0),
+        ("requirements/image", "# x\nARG A\nfrom scratch\n", 0),
+        ("requirements.txt", "numpy\n", 1),
+        ("reqs", "torch\n", 1),
+    ],
+)
+def test_lint_knows_a_dockerfile_by_name_or_content(name: str, text: str, combos: int, tmp_path: Path) -> None:
+    """Whatever its folder is called; a combo is chosen only where one is needed."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    chosen: list[Combo] = []
+
+    def choose() -> Combo:
+        chosen.append(COMBO)
+        return COMBO
+
+    show.lint(path, choose)
+    assert len(chosen) == combos
+
+
+def test_a_file_does_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is quoted from it is plain text on one line."""
+    path = tmp_path / "Dockerfile"
+    path.write_text("FROM x\x1b[2J\x9b31m\x07y\n", encoding="utf-8")
+
+    with pytest.raises(UserError, match="1 to mend"):
+        show.lint(path, no_combo)
+    assert [line.isprintable() for line in capsys.readouterr().out.splitlines()] == [True]
 
 
 def test_lint_reads_requirements_beside_a_combo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,12 +188,12 @@ def test_lint_reads_requirements_beside_a_combo(tmp_path: Path, capsys: pytest.C
     path.write_text("numpy\ntorch==1.0.0\n")
 
     with pytest.raises(UserError, match="1 to mend"):
-        show.lint(path, COMBO)
+        show.lint(path, lambda: COMBO)
     assert f"{path}:2: " in capsys.readouterr().out
 
 
 def test_lint_of_no_file_is_wrong_input(tmp_path: Path) -> None:
     """Exit 2."""
     with pytest.raises(UserError, match=r"cannot read .*: No such file") as caught:
-        show.lint(tmp_path / "lost", None)
+        show.lint(tmp_path / "lost", no_combo)
     assert caught.value.code == 2

@@ -82,6 +82,8 @@ def test_a_legacy_row_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (UserError("no such thing", code=2), 2, "invoke: no such thing"),
         (UserError("the disk is full"), 1, "invoke: the disk is full"),
+        (UserError("cannot read a\nb"), 1, "invoke: cannot read a b"),
+        (OSError(28, "No space left on device", "x"), 1, "invoke: [Errno 28] No space left on device: 'x'"),
         (KeyboardInterrupt(), 130, "invoke: stopped"),
     ],
 )
@@ -95,6 +97,35 @@ def test_a_user_error_is_one_line_and_its_code(error: BaseException, code: int, 
         tasks.one_line(body)()
     assert (caught.value.code, caught.value.message) == (code, said)
     assert caught.value.__cause__ is None
+
+
+def test_a_reader_that_has_enough_is_no_fault() -> None:
+    """As `| head` is one: not a word, and no traceback when Python ends."""
+    code = "import tasks\ndef body():\n    while True: print('x')\ntasks.one_line(body)()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout and process.stderr and process.stdout.readline() == "x\n"
+        process.stdout.close()
+        assert "Broken pipe" not in process.stderr.read()
+
+
+@pytest.mark.parametrize("word", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_kill_ends_as_ctrl_c_does(word: str, ignored: bool) -> None:
+    """With what `with` and `finally` clean up; nohup holds."""
+    code = f"""
+import os, signal, tasks
+if {ignored}: signal.signal(signal.{word}, signal.SIG_IGN)
+def body():
+    try: os.kill(os.getpid(), signal.{word}); print("goes on")
+    finally: print("cleaned")
+tasks.one_line(body)()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.stdout == ("goes on\ncleaned\n" if ignored else "cleaned\n")
+    assert ("invoke: stopped" in done.stderr) != ignored
 
 
 def test_a_fault_of_ours_stays_a_traceback() -> None:
@@ -182,12 +213,10 @@ def test_the_engine_is_stopped(ran: bool, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_lint_of_requirements_needs_a_combo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Dockerfile needs none."""
-    asked: list[object] = []
-    monkeypatch.setattr(show, "lint", lambda *given: asked.append(given))
+    """It is chosen when it is needed."""
+    monkeypatch.setattr(show, "lint", lambda _, choose: choose())
 
-    tasks.lint(Context(), "Dockerfile")
-    assert asked == [(Path("Dockerfile"), None)]
+    tasks.lint(Context(), "requirements.txt", cuda="12.1")
     with pytest.raises(Exit, match="which CUDA") as caught:
         tasks.lint(Context(), "requirements.txt")
     assert caught.value.code == 2

@@ -27,11 +27,17 @@ def torch_facts(use: bool) -> Torch:
         torch.version.cuda,
         tuple(_archs(torch)),
         ".".join(platform.python_version_tuple()[:2]),
-        {re.sub(r"[-_.]+", "-", str(dist.metadata["Name"])).lower(): dist.version for dist in metadata.distributions()},
+        _packages(),
         int(torch.cuda.device_count()) if available else 0,
         "\n".join(said),
         error,
     )
+
+
+def _packages() -> dict[str, str]:
+    """Return the versions that an import would take: of several on the path, the first."""
+    found = reversed(list(metadata.distributions()))
+    return {re.sub(r"[-_.]+", "-", str(dist.metadata["Name"])).lower(): dist.version for dist in found}
 
 
 def _first_use(torch: Any) -> str:

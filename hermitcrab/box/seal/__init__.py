@@ -22,8 +22,9 @@ from hermitcrab.box.seal.scan import scan
 from hermitcrab.errors import UserError
 
 # Who makes new host keys at the next start: without one of these, a box without keys is out of reach.
-KEY_MAKERS = (
-    "/etc/hermitcrab/manifest.json",  # our image: its entrypoint does
+OUR_IMAGE = "/etc/hermitcrab/manifest.json"  # its entrypoint does
+SYSTEMD = "/run/systemd/system"  # only where it runs: a container has its files, too, and starts sshd without it
+BY_SYSTEMD = (
     "/usr/bin/cloud-init",
     "/usr/lib/systemd/system/sshd-keygen*",
     "/lib/systemd/system/sshd-keygen*",
@@ -76,7 +77,8 @@ def seal(options: argparse.Namespace, box: Platform, root: Path, environ: Mappin
 
 def _rows(place: places.Place, rows: Iterable[Row]) -> tuple[Row, ...]:
     """Ask about the host keys where nobody would make new ones."""
-    made = any(places.matches(place, pattern) for pattern in KEY_MAKERS)
+    by_systemd = os.path.isdir(place.real(SYSTEMD)) and any(places.matches(place, pattern) for pattern in BY_SYSTEMD)
+    made = by_systemd or places.matches(place, OUR_IMAGE)
     return tuple(row if made or row.id != "host-keys" else row._replace(ask=True) for row in rows)
 
 

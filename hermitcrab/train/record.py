@@ -1,0 +1,75 @@
+"""What a checkpoint tells about its run besides the state: versions, card, revision, command without secrets."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Sequence
+
+import torch
+
+HIDDEN = "***"
+SECRETIVE = r"(?:[\w-]*(?:key|token|secret|passw(?:or)?d|credential|webhook)[\w-]*)"
+OPTION = re.compile(rf"(-{{1,2}}{SECRETIVE})(?:=.*)?", re.IGNORECASE | re.DOTALL)
+ASSIGNED = re.compile(rf"([\w.+-]*{SECRETIVE}=).+", re.IGNORECASE | re.DOTALL)
+LOGIN = re.compile(r"(\w+://)[^/@\s]+@")
+TOKEN = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox[a-z]-|AKIA)[\w-]{8,}")
+COMPARED = ("torch", "cuda", "cudnn", "gpu", "world_size", "deterministic")  # another one may give other bits
+
+
+def environment() -> dict[str, Any]:
+    """Describe where this run computes and what was started."""
+    cuda = torch.cuda.is_available()
+    return {
+        "argv": masked(sys.argv),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version() if cuda else None,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "git": revision(Path(sys.argv[0]).resolve().parent if sys.argv[0] else Path.cwd()),
+        "gpu": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())] if cuda else [],
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }
+
+
+def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Name what is not as it was, and may change the bits."""
+    return [f"{name} was {then.get(name)}, is {now[name]}" for name in COMPARED if then.get(name) != now.get(name)]
+
+
+def masked(arguments: Sequence[str]) -> list[str]:
+    """Hide what looks like a secret: the value of an option or variable so named, logins in addresses, tokens."""
+    shown: list[str] = []
+    hide_next = False
+    for word in arguments:
+        option = OPTION.fullmatch(word)
+        if hide_next and not word.startswith("-"):
+            shown.append(HIDDEN)
+        elif option:
+            shown.append(f"{option[1]}={HIDDEN}" if "=" in word else word)
+        else:
+            shown.append(TOKEN.sub(HIDDEN, LOGIN.sub(rf"\1{HIDDEN}@", ASSIGNED.sub(rf"\1{HIDDEN}", word))))
+        hide_next = bool(option) and "=" not in word
+    return shown
+
+
+def revision(folder: Path) -> dict[str, Any]:
+    """Return the commit of the code, and whether files differ from it; nothing where there is no Git."""
+    status, commit = _git(folder, "rev-parse", "HEAD")
+    if status:
+        return {}
+    status, changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": bool(changed) if status == 0 else None}
+
+
+def _git(folder: Path, *words: str) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 1, ""
+    return done.returncode, done.stdout.strip()

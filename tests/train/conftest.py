@@ -1,0 +1,36 @@
+"""The checkpoint library's tests: they need torch, which is not among the project's tools.
+
+`tests/image/test_train.py` runs them inside the built image; by hand: a venv with torch, numpy, pytest
+and pytest-timeout, then `python -m pytest tests/train`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+HAS_TORCH: Final = importlib.util.find_spec("torch") is not None
+
+
+class Skipped(pytest.Module):
+    """A test file that says why it cannot run."""
+
+    def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
+        pytest.skip(
+            "torch is not installed here; tests/image/test_train.py runs this in the image", allow_module_level=True
+        )
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    """Skip the folder's files where there is no torch."""
+    return None if HAS_TORCH else Skipped.from_parent(parent, path=module_path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a run, not made yet."""
+    return tmp_path / "runs" / "exp1"

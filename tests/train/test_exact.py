@@ -1,0 +1,69 @@
+"""A resumed training goes on bit for bit as if nothing had happened, from every step of three epochs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hermitcrab.train import store
+from tests.train.loop import EPOCH, Setup, Training
+
+STEPS = 3 * EPOCH + 2
+# With workers a start takes a while: the steps around the epochs' edges, and some within.
+SOME = (0, 3, EPOCH - 2, EPOCH - 1, EPOCH, 2 * EPOCH - 1, 2 * EPOCH + 3)
+CASES = {
+    "every step": (Setup(), range(STEPS - 1)),
+    "saved while waiting": (Setup(asynchronous=False), SOME),
+    "for batch in loader": (Setup(direct=True), range(STEPS - 1)),
+    "2 workers": (Setup(workers=2), SOME),
+    "for batch in loader, 2 workers": (Setup(workers=2, direct=True), SOME),
+    "accumulated across epochs": (Setup(accumulate=3), range(STEPS - 1)),
+    "accumulated, for batch in loader": (Setup(accumulate=3, direct=True), SOME),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_from_every_step(tmp_path: Path, name: str) -> None:
+    """Stop after a step, start again, compare every further step with the uninterrupted run."""
+    setup, stops = CASES[name]
+    whole: dict[int, str] = {}
+    Training(tmp_path / "whole", setup).run(STEPS, whole)
+    assert len(set(whole.values())) == STEPS, "every step changes something"
+    for stop in stops:
+        folder = tmp_path / str(stop)
+        Training(folder, setup, every_steps=stop + 1).run(stop + 1)
+        again: dict[int, str] = {}
+        assert Training(folder, setup).run(STEPS, again) == stop + 1
+        assert again == {step: digest for step, digest in whole.items() if step > stop}, f"resumed after step {stop}"
+        assert store.verify(store.found(folder)[0].path)["exact"] is True
+
+
+def test_resume_of_a_resume(tmp_path: Path) -> None:
+    """Ten starts in one run, some without a step of their own."""
+    whole: dict[int, str] = {}
+    Training(tmp_path / "whole", Setup()).run(STEPS, whole)
+    pieces: dict[int, str] = {}
+    for stop in (1, 1, 2, 5, EPOCH, EPOCH, EPOCH + 1, 12, 2 * EPOCH, STEPS):
+        Training(tmp_path / "pieces", Setup()).run(stop, pieces)
+    assert pieces == whole
+
+
+def test_the_oracle_sees_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted faults: one generator that is not restored, and a position one batch off."""
+    whole: dict[int, str] = {}
+    Training(tmp_path / "whole", Setup()).run(6, whole)
+    for number, fault in enumerate(("random.setstate", "torch.set_rng_state", "numpy.random.set_state")):
+        Training(tmp_path / str(number), Setup()).run(3)
+        again: dict[int, str] = {}
+        with monkeypatch.context() as patch:
+            patch.setattr(fault, lambda _: None)
+            Training(tmp_path / str(number), Setup()).run(6, again)
+        assert again[3] != whole[3], fault
+    Training(tmp_path / "off", Setup()).run(3)
+    other = Training(tmp_path / "off", Setup())
+    load = other.sampler.load_state_dict
+    monkeypatch.setattr(other.sampler, "load_state_dict", lambda state: [load(state), other.sampler.advance()] and [])
+    again = {}
+    other.run(6, again)
+    assert again[3] != whole[3]
