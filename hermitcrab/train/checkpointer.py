@@ -151,7 +151,7 @@ class Checkpointer:
             return
         failing = sys.exc_info()[0] is not None
         try:
-            if self._unsaved and not failing:
+            if not failing and ranks.any_of([self._unsaved])[0]:
                 self._save()
             self._saver.background.wait()
             if not failing:
@@ -272,6 +272,8 @@ class Checkpointer:
             raise UserError(
                 f"the last save failed: {self._saver.failure}; the newest checkpoint is of step {self.saved}"
             ) from self._saver.failure
+        if self._unsaved:
+            raise UserError(f"step {self._done} is not saved: its loss is not finite; the newest is step {self.saved}")
 
     def _drain(self) -> None:
         self._saver.background.wait()

@@ -61,6 +61,8 @@ def _state(part: Any, name: str) -> Any:
     if isinstance(part, (list, tuple)):
         return [_state(item, f"{name}[{number}]") for number, item in enumerate(part)]
     state = part.state_dict()
+    if isinstance(part, torch.optim.lr_scheduler.LRScheduler):
+        state = _without_functions(state)
     return _renamed(plain(state, name), bare(list(state))) if isinstance(part, torch.nn.Module) else plain(state, name)
 
 
@@ -72,6 +74,13 @@ def _load(part: Any, state: Any) -> list[str]:
         state = _renamed(state, {name: wrapped.get(name, name) for name in state})
     said = part.load_state_dict(state)
     return said if type(said) is list else []  # a sampler's notes; a module returns its missing keys
+
+
+def _without_functions(state: Any) -> Any:
+    """Older schedulers list functions in their state, which a new scheduler has anyway."""
+    if isinstance(state, dict):
+        return {key: _without_functions(value) for key, value in state.items() if not callable(value)}
+    return [_without_functions(item) for item in state] if isinstance(state, list) else state
 
 
 def _renamed(state: Any, names: Mapping[str, str]) -> Any:

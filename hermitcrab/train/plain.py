@@ -7,6 +7,9 @@ the first save, not on the day of the resume.
 from __future__ import annotations
 
 import argparse
+import functools
+import io
+import pickle
 import sys
 from collections import OrderedDict
 from datetime import timedelta
@@ -43,7 +46,7 @@ class UnsaveableError(UserError):
 
 def plain(value: Any, path: str = "state", depth: int = 0) -> Any:
     """Return the same state in tensors and primitives; raises UnsaveableError with the key path."""
-    if value is None or isinstance(value, (torch.dtype, torch.device)):
+    if value is None or (isinstance(value, (torch.dtype, torch.device)) and _loads(value)):
         return value
     if isinstance(value, torch.Tensor):
         return _tensor(value, path)
@@ -59,6 +62,18 @@ def plain(value: Any, path: str = "state", depth: int = 0) -> Any:
             converted = convert(value)
             return plain(dict(converted), path, depth + 1) if isinstance(converted, dict) else converted
     return _numpy(value, path)
+
+
+@functools.lru_cache(maxsize=None)
+def _loads(value: Any) -> bool:
+    """Whether this torch takes it back with ``weights_only=True``; the first ones took no dtype and no device."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    try:
+        torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+    except pickle.UnpicklingError:
+        return False
+    return True
 
 
 def rebuilt(value: Any, items: Iterable[tuple[Any, Any]]) -> Any:

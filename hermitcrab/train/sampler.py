@@ -20,7 +20,8 @@ class ResumableSampler:
         for step in range(ckpt.resume(), total):
             batch = next(batches)
 
-    ``for batch in loader`` is exact too, with one batch for every ``Checkpointer.step``.
+    ``for batch in loader`` is exact too, when every ``Checkpointer.step`` tells its number of batches
+    and none reaches over an epoch's end.
     With ``world`` > 1 a rank gets every ``world``-th sample; the position is kept in samples of all ranks.
     """
 

@@ -53,14 +53,19 @@ class Tee:
 
     def __init__(self, file: Any) -> None:
         self.file, self.size, self.crc32 = file, 0, 0
+        self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
         """Pass the bytes on; torch hands over views of any element size."""
         view = memoryview(data).cast("B")
         self.crc32 = zlib.crc32(view, self.crc32)
         self.size += len(view)
-        for start in range(0, len(view), CHUNK):
-            self.file.write(view[start : start + CHUNK])
+        try:
+            for start in range(0, len(view), CHUNK):
+                self.file.write(view[start : start + CHUNK])
+        except OSError as error:
+            self.error = error
+            raise
         return len(view)
 
     def flush(self) -> None:
@@ -220,7 +225,12 @@ def _checksum(manifest: Manifest) -> int:
 def _write_file(path: Path, work: Write, *, mode: str = "xb") -> dict[str, int]:
     with open(path, mode) as file:
         tee: Any = Tee(file)
-        work(tee)
+        try:
+            work(tee)
+        except Exception:
+            if tee.error:  # torch tells of "unexpected pos 704 vs 598" instead of a full disk
+                raise tee.error from None
+            raise
         file.flush()
         os.fsync(file.fileno())
     return {"size": tee.size, "crc32": tee.crc32}

@@ -18,7 +18,7 @@ HOOK: Final = "#!/bin/sh\necho {0} >> /hooked\necho {0} says hello\nexit {1}\n"
 SHELLS: Final = {
     "ssh": "{}",
     "login": "bash -lc '{}'",
-    "tmux": 'tmux new-session -d "({}) >/tmp/said"; sleep 1; cat /tmp/said',
+    "tmux": 'tmux new-session -d "({}) >/tmp/said; tmux wait-for -S said"; tmux wait-for said; cat /tmp/said',
 }
 STATUSES: Final = {"10-a": 0, "20-b": 3, "40-d": 0}
 RUNNABLE: Final = {f"{HOOKS}/{name}": HOOK.format(name, status) for name, status in STATUSES.items()}

@@ -134,7 +134,7 @@ def test_afterwards_check_passes(story: Story) -> None:
 
 def test_the_saved_image_holds_no_secret(engine: Engine, old: Box, saved: Image) -> None:
     """Of all that is not the fresh image's: none of the planted, and nothing that such an image may not hold."""
-    changed = {row["Path"] for row in old.container.diff()}
+    changed = {str(row["Path"]) for row in old.container.diff()}
     container = engine.client.containers.create(saved, network_mode=engine.network)
     try:
         findings = _scan(container)

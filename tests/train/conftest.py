@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+HERE: Final = Path(__file__).parent
 HAS_TORCH: Final = importlib.util.find_spec("torch") is not None
 
 
@@ -34,3 +35,10 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 def folder(tmp_path: Path) -> Path:
     """The folder of a run, not made yet."""
     return tmp_path / "runs" / "exp1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Torch of some versions warns about torch: no fault of ours."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore::UserWarning:torch"))

@@ -70,7 +70,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "manifest list": (lambda path: edit(path / "manifest.json", lambda _: b"[]"), "manifest.json is none"),
     "swapped": (lambda path: shutil.copy(path.parent / "step_00000002/state.pt", path / "state.pt"), "has changed"),
     "renamed": (
-        lambda path: (shutil.rmtree(path), shutil.copytree(path.parent / "step_00000002", path)),
+        lambda path: shutil.copytree(path.parent / "step_00000002", path, dirs_exist_ok=True),
         "belongs to step 2",
     ),
 }

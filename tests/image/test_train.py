@@ -1,0 +1,35 @@
+"""Claim: checkpoints of the image's own torch survive and resume exactly; tests/train, run inside."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from hermitcrab.matrix import Combo
+from tests.image import boxes
+from tests.image.conftest import Start
+
+ROOT: Final = Path(__file__).parents[2]
+DEPS: Final = sysconfig.get_paths()["purelib"]  # holds pytest, which the image does not
+PYTEST: Final = ("python", "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:testinfra")
+
+
+@pytest.mark.timeout(1800)
+def test_checkpoints_in_the_image(create_once: Start, combo: Combo) -> None:
+    """No test fails there, and some have run."""
+    mounts = {str(ROOT): {"bind": "/repo", "mode": "ro"}, DEPS: {"bind": "/deps", "mode": "ro"}}
+    container = create_once(
+        combo,
+        [*PYTEST, "/repo/tests/train"],
+        volumes=mounts,
+        environment={"PYTHONPATH": "/repo:/deps", "PYTHONDONTWRITEBYTECODE": "1"},
+        working_dir="/repo",
+        shm_size="256m",  # the data loader's workers
+    )
+    done = boxes.finish(container, seconds=1500)
+    said = done.out.decode()[-5000:]
+    assert done.status == 0, said + done.err.decode()[-2000:]
+    assert " passed" in said and "no torch here" not in said
