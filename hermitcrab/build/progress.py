@@ -14,6 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 # The stages of templates/Dockerfile.j2 in a user's words; those that take no time are left out.
 STAGES: Final = {
+    "lists": "package lists",
     "tools": "build tools",
     "wheels": "torch and its wheels",
     "system": "system packages",

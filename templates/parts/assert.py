@@ -53,8 +53,9 @@ def compute(compiles: bool) -> None:
 def packages() -> list:
     """Every wheel and system package with its version and the bytes it takes."""
     rows = []
-    # Only the venv's own: whoever imports setuptools, such as the compiler, finds its vendored packages as well.
-    for dist in importlib.metadata.distributions(path=[sysconfig.get_path("purelib")]):
+    # Only the venv's own and hermitcrab: whoever imports setuptools, as the compiler does, finds its vendored ones too.
+    own = [sysconfig.get_path("purelib"), os.environ["PYTHONPATH"]]
+    for dist in importlib.metadata.distributions(path=own):
         paths = [pathlib.Path(str(file.locate())) for file in dist.files or []]
         size = sum(path.stat().st_size for path in paths if path.is_file())
         rows.append({"name": dist.metadata["Name"], "version": dist.version, "kind": "wheel", "bytes": size})

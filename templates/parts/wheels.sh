@@ -15,6 +15,9 @@ find torch/lib torch/bin torch/_C* functorch triton/_C -type f \( -name '*.so*' 
     ! -name 'libcu*' ! -name 'libnv*' ! -name 'libnccl*' -print0 2>/dev/null | xargs -0 -n 1 -P "$(nproc)" strip --strip-unneeded
 find /opt/venv -name __pycache__ -prune -exec rm -rf {} +
 
+# The venv stays whole beside its layers, as hard links, so that the proof need not wait for them to be copied.
+cp -al /opt/venv /opt/whole
+
 # One line of $layers is a layer: its name, then what it takes from site-packages. What nobody takes is the last one.
 echo "$layers" | while read -r layer paths; do
     for path in $paths; do

@@ -40,7 +40,7 @@ def test_a_part_says_which_values_it_reads(path: Path) -> None:
     """Its first lines name them, and the template sets each before it."""
     template = (render.TEMPLATES / "Dockerfile.j2").read_text()
     (reads,) = [line.partition("Reads: ")[2] for line in path.read_text().splitlines()[:1]]
-    for name in reads.rstrip(".").split(", "):
+    for name in filter(None, reads.rstrip(".").split(", ")):
         assert f"${name}" in path.read_text()
         assert f"\n{name}=" in template[: template.index(f"parts['{path.name}']")]
 
