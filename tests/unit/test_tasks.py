@@ -116,7 +116,7 @@ def test_a_kill_ends_as_ctrl_c_does(word: str, ignored: bool) -> None:
     """With what `with` and `finally` clean up; nohup holds."""
     code = f"""
 import os, signal, tasks
-if {ignored}: signal.signal(signal.{word}, signal.SIG_IGN)
+signal.signal(signal.{word}, signal.SIG_IGN if {ignored} else signal.SIG_DFL)
 def body():
     try: os.kill(os.getpid(), signal.{word}); print("goes on")
     finally: print("cleaned")
