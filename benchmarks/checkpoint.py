@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from hermitcrab.train import choice, store
-from hermitcrab.train.pace import Clock, Pace
-from hermitcrab.train.retention import Keep
-from hermitcrab.train.saver import Saver
-from hermitcrab.train.snapshot import size
+from hermitcrab.checkpoint import choice, store
+from hermitcrab.checkpoint.pace import Clock, Pace
+from hermitcrab.checkpoint.retention import Keep
+from hermitcrab.checkpoint.saver import Saver
+from hermitcrab.checkpoint.snapshot import size
 
 ROUNDS = 5
 

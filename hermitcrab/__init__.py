@@ -7,9 +7,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 LAZY = {
-    "Checkpointer": "hermitcrab.train.checkpointer",
-    "NoGoodCheckpointError": "hermitcrab.train.store",
-    "ResumableSampler": "hermitcrab.train.sampler",
+    "Checkpointer": "hermitcrab.checkpoint.checkpointer",
+    "NoGoodCheckpointError": "hermitcrab.checkpoint.store",
+    "ResumableSampler": "hermitcrab.checkpoint.sampler",
 }
 
 

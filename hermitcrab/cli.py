@@ -20,7 +20,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "check": Command("hermitcrab.box.check", "does this GPU train? a verdict with cause and remedy"),
-    "ckpt": Command("hermitcrab.train.ckpt", "list, verify, show and prune checkpoints"),
+    "ckpt": Command("hermitcrab.checkpoint.ckpt", "list, verify, show and prune checkpoints"),
     "entry": Command("hermitcrab.box.entry", "set up SSH, then be the given command (the entrypoint)"),
     "platform": Command("hermitcrab.box.platform", "say which machine this is: disks, limits, what stops its bill"),
     "setup": Command("hermitcrab.box.setup", "set up tmux, git, SSH, shell and caches; --undo takes it back"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any
 
 
 def read(path: Path) -> bytes | None:
@@ -29,8 +31,20 @@ def why_not(path: Path) -> str:
     return ""
 
 
-def write(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Write a file; a link stays one, and without ``mode`` an old file keeps its own."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; one that is missing, cut or of another kind is empty."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write(path: Path, data: bytes, mode: int | None = None, *, sync: bool = True) -> None:
+    """Write a file; a link stays one, and without ``mode`` an old file keeps its own.
+
+    Without ``sync`` it is quick, and may be gone after a power cut.
+    """
     target = Path(os.path.realpath(path))
     make_folder(target.parent)
     old = target.stat() if target.exists() else None
@@ -41,7 +55,8 @@ def write(path: Path, data: bytes, mode: int | None = None) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         _give(temporary, owner if old or os.geteuid() == 0 else None)
         os.chmod(temporary, kept if mode is None else mode)
         os.replace(temporary, str(target))

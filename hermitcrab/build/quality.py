@@ -32,6 +32,7 @@ CHECKS: Final = (
     # -rs prints what was skipped and why: an engine, an image or a right that this machine lacks.
     Check(name="unit", command=(*PYTHON, "pytest", "-rs", "tests/unit")),
     Check(name="shell", command=(*PYTHON, "pytest", "-rs", "tests/shell")),
+    Check(name="train", command=(*PYTHON, "pytest", "-rs", "tests/train")),
     Check(name="image", command=(*PYTHON, "pytest", "-rs", "tests/image")),
     Check(name="box", command=(*PYTHON, "pytest", "-rs", "tests/box")),
     Check(name="gpu", command=(*PYTHON, "pytest", "-rs", "tests/gpu")),

@@ -1,1 +1,1 @@
-"""What runs while it trains: checkpoints that survive, and resume that is exact."""
+"""`crab train`: a run that survives, is resumed, watched, and ended by its gate. Standard library only."""

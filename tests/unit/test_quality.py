@@ -93,7 +93,7 @@ def test_every_folder_of_tests_is_run() -> None:
     """A folder that no check names would never run."""
     folders = {f"tests/{path.parent.name}" for path in (quality.ROOT / "tests").glob("*/test_*.py")}
     named = {word for check in quality.CHECKS for word in check.command}
-    # tests/train needs torch, so tests/image/test_train.py runs it where torch is: in the built image.
-    elsewhere = {"tests/train"} if (quality.ROOT / "tests/image/test_train.py").exists() else set()
+    # tests/checkpoint needs torch, so tests/image/test_checkpoint.py runs it where torch is: in the built image.
+    elsewhere = {"tests/checkpoint"} if (quality.ROOT / "tests/image/test_checkpoint.py").exists() else set()
 
     assert folders <= named | elsewhere

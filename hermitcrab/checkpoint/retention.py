@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple, Tuple
 
-from hermitcrab.train import store
-from hermitcrab.train.store import Manifest
+from hermitcrab.checkpoint import store
+from hermitcrab.checkpoint.store import Manifest
 
 LEAST = 2  # one may turn out to be bad
 Stamp = Tuple[Tuple[str, int, int], ...]

@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from hermitcrab import Checkpointer, NoGoodCheckpointError, ResumableSampler
+from hermitcrab.checkpoint import saver, store
+from hermitcrab.checkpoint.saver import NonFiniteError
+from hermitcrab.checkpoint.snapshot import Snapshot
 from hermitcrab.errors import UserError
-from hermitcrab.train import saver, store
-from hermitcrab.train.saver import NonFiniteError
-from hermitcrab.train.snapshot import Snapshot
 
 ROOT = Path(__file__).parents[2]
 
@@ -409,6 +409,6 @@ def test_an_exception_on_its_way_saves_nothing(folder: Path) -> None:
 
 def test_importing_needs_no_torch() -> None:
     """`import hermitcrab` and `crab --help` stay fast; a wrong name is an AttributeError."""
-    code = "import sys, hermitcrab, hermitcrab.train.ckpt; assert 'torch' not in sys.modules; hermitcrab.No"
+    code = "import sys, hermitcrab, hermitcrab.checkpoint.ckpt; assert 'torch' not in sys.modules; hermitcrab.No"
     done = subprocess.run([sys.executable, "-B", "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "AttributeError: module 'hermitcrab' has no attribute 'No'" in done.stderr

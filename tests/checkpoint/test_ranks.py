@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from hermitcrab.train import store
+from hermitcrab.checkpoint import store
 
 ROOT: Final = Path(__file__).parents[2]
 LAST: Final = 11
@@ -21,7 +21,7 @@ def together(folder: Path, last: int, *words: str, world: int = 2) -> list[tuple
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    command = [sys.executable, "-B", "-m", "tests.train.rank", str(folder)]
+    command = [sys.executable, "-B", "-m", "tests.checkpoint.rank", str(folder)]
     ranks = [
         subprocess.Popen(
             [*command, str(rank), str(world), port, str(last), *words],

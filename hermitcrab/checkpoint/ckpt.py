@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple, Sequence
 
+from hermitcrab.checkpoint import foreign, retention, store
+from hermitcrab.checkpoint.foreign import BAD, GOOD, Verdict
+from hermitcrab.checkpoint.retention import LEAST, Keep, Verified
 from hermitcrab.errors import UserError
-from hermitcrab.train import foreign, retention, store
-from hermitcrab.train.foreign import BAD, GOOD, Verdict
-from hermitcrab.train.retention import LEAST, Keep, Verified
 
 OWN, OTHER, ASIDE = "hermitcrab", "foreign", "set aside"
 

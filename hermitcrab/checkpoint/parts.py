@@ -11,8 +11,8 @@ from typing import Any, Mapping
 
 import torch
 
+from hermitcrab.checkpoint.plain import plain, rebuilt
 from hermitcrab.errors import UserError
-from hermitcrab.train.plain import plain, rebuilt
 
 COMPILED, PARALLEL = "_orig_mod.", "module."
 RESERVED = ("rng",)

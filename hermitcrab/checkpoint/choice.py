@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
+from hermitcrab.checkpoint import store
+from hermitcrab.checkpoint.store import Found, Manifest
 from hermitcrab.errors import UserError
-from hermitcrab.train import store
-from hermitcrab.train.store import Found, Manifest
 
 DEADLY = 2  # starts from one checkpoint that ended before the next one
 RESUMED = "resumed.json"

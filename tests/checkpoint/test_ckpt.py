@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from hermitcrab import cli
-from hermitcrab.train import store
-from tests.train.test_store import commit, edit, flip
+from hermitcrab.checkpoint import store
+from tests.checkpoint.test_store import commit, edit, flip
 
 CASES: Final = Path(__file__).parents[1] / "cases"
 

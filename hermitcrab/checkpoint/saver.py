@@ -12,12 +12,12 @@ from typing import Any, Callable
 
 import torch
 
+from hermitcrab.checkpoint import choice, retention, store
+from hermitcrab.checkpoint.background import Background
+from hermitcrab.checkpoint.pace import Clock
+from hermitcrab.checkpoint.retention import Keep, Verified
+from hermitcrab.checkpoint.snapshot import Snapshot, first_non_finite, size
 from hermitcrab.errors import UserError
-from hermitcrab.train import choice, retention, store
-from hermitcrab.train.background import Background
-from hermitcrab.train.pace import Clock
-from hermitcrab.train.retention import Keep, Verified
-from hermitcrab.train.snapshot import Snapshot, first_non_finite, size
 
 STATE = "state.pt"
 RESERVE = 64 << 20  # bytes that stay free for logs

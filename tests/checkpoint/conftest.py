@@ -1,7 +1,7 @@
 """The checkpoint library's tests: they need torch, which is not among the project's tools.
 
-`tests/image/test_train.py` runs them inside the built image; by hand: a venv with torch, numpy, pytest
-and pytest-timeout, then `python -m pytest tests/train`.
+`tests/image/test_checkpoint.py` runs them inside the built image; by hand: a venv with torch, numpy, pytest
+and pytest-timeout, then `python -m pytest tests/checkpoint`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Skipped(pytest.Module):
 
     def collect(self) -> Iterator[pytest.Item | pytest.Collector]:
         pytest.skip(
-            "torch is not installed here; tests/image/test_train.py runs this in the image", allow_module_level=True
+            "torch is not installed here; tests/image/test_checkpoint.py runs this in the image",
+            allow_module_level=True,
         )
 
 

@@ -18,8 +18,8 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict, Mapping, NamedTuple
 
+from hermitcrab.checkpoint import writers
 from hermitcrab.errors import UserError
-from hermitcrab.train import writers
 
 FORMAT = 1
 NO_GOOD_CHECKPOINT = 65  # exit status: checkpoints are there, and none of them loads (EX_DATAERR)

@@ -1,4 +1,4 @@
-"""Claim: checkpoints of the image's own torch survive and resume exactly; tests/train, run inside."""
+"""Claim: checkpoints of the image's own torch survive and resume exactly; tests/checkpoint, run inside."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_checkpoints_in_the_image(create_once: Start, combo: Combo) -> None:
     mounts = {str(ROOT): {"bind": "/repo", "mode": "ro"}, DEPS: {"bind": "/deps", "mode": "ro"}}
     container = create_once(
         combo,
-        [*PYTEST, "/repo/tests/train"],
+        [*PYTEST, "/repo/tests/checkpoint"],
         volumes=mounts,
         environment={"PYTHONPATH": "/repo:/deps", "PYTHONDONTWRITEBYTECODE": "1"},
         working_dir="/repo",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hermitcrab.train import store
-from tests.train.loop import EPOCH, Setup, Training
+from hermitcrab.checkpoint import store
+from tests.checkpoint.loop import EPOCH, Setup, Training
 
 NEVER = 10**6  # steps between saves, where only the one to resume from is wanted
 STEPS = 3 * EPOCH + 2

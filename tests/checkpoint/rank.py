@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hermitcrab import Checkpointer, ResumableSampler
-from tests.train.loop import Data
+from tests.checkpoint.loop import Data
 
 
 def main(folder: Path, rank: int, world: int, port: str, last: int, *words: str) -> None:

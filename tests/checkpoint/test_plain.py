@@ -16,9 +16,9 @@ import pytest
 import torch
 from torch import nn
 
-from hermitcrab.train import parts, rng
-from hermitcrab.train.plain import UnsaveableError, plain
-from hermitcrab.train.snapshot import Snapshot, first_non_finite, free_memory
+from hermitcrab.checkpoint import parts, rng
+from hermitcrab.checkpoint.plain import UnsaveableError, plain
+from hermitcrab.checkpoint.snapshot import Snapshot, first_non_finite, free_memory
 
 
 class Colour(enum.IntEnum):

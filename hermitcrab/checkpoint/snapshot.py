@@ -10,7 +10,7 @@ from typing import Any, Iterator
 
 import torch
 
-from hermitcrab.train.plain import rebuilt
+from hermitcrab.checkpoint.plain import rebuilt
 
 MEMORY_SHARE = 0.8  # of what is free: the rest is the data loader's
 CGROUPS = (

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hermitcrab import ResumableSampler
+from hermitcrab.checkpoint import record
+from hermitcrab.checkpoint.pace import Clock, Pace
 from hermitcrab.errors import UserError
-from hermitcrab.train import record
-from hermitcrab.train.pace import Clock, Pace
 
 
 def take(sampler: ResumableSampler, count: int) -> list[list[int]]:

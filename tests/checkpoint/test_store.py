@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from hermitcrab.checkpoint import choice, retention, store, writers
+from hermitcrab.checkpoint.retention import Keep, Verified
 from hermitcrab.errors import UserError
-from hermitcrab.train import choice, retention, store, writers
-from hermitcrab.train.retention import Keep, Verified
 
 SAID: list[str] = []
 

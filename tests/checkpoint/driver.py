@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hermitcrab.train import choice, retention, store
-from hermitcrab.train.retention import Keep, Verified
+from hermitcrab.checkpoint import choice, retention, store
+from hermitcrab.checkpoint.retention import Keep, Verified
 
 PATCHED = ("mkdir", "fsync", "rename", "replace", "unlink", "rmdir")
 SIZE = 300_000

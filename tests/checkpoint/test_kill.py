@@ -13,11 +13,11 @@ from typing import Final
 
 import pytest
 
-from hermitcrab.train import choice, store
-from tests.train import driver
+from hermitcrab.checkpoint import choice, store
+from tests.checkpoint import driver
 
 ROOT: Final = Path(__file__).parents[2]
-COMMAND: Final = [sys.executable, "-B", "-m", "tests.train.driver"]
+COMMAND: Final = [sys.executable, "-B", "-m", "tests.checkpoint.driver"]
 
 
 def start(folder: Path, *numbers: int) -> subprocess.Popen[str]:

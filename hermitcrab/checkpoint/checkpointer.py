@@ -23,14 +23,14 @@ from typing import Any
 
 import torch
 
+from hermitcrab.checkpoint import choice, parts, ranks, record, rng
+from hermitcrab.checkpoint.choice import Chosen
+from hermitcrab.checkpoint.pace import OVERHEAD, Clock, Pace
+from hermitcrab.checkpoint.retention import LEAST, Keep
+from hermitcrab.checkpoint.sampler import ResumableSampler
+from hermitcrab.checkpoint.saver import Saver, load, say
+from hermitcrab.checkpoint.signals import Signals
 from hermitcrab.errors import UserError
-from hermitcrab.train import choice, parts, ranks, record, rng
-from hermitcrab.train.choice import Chosen
-from hermitcrab.train.pace import OVERHEAD, Clock, Pace
-from hermitcrab.train.retention import LEAST, Keep
-from hermitcrab.train.sampler import ResumableSampler
-from hermitcrab.train.saver import Saver, load, say
-from hermitcrab.train.signals import Signals
 
 TERMINATED = 128 + 15  # how a shell tells that SIGTERM ended a program
 

@@ -1,0 +1,1 @@
+"""What runs while it trains: checkpoints that survive, and resume that is exact."""
