@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from hermitcrab.build.mask import mask
+from hermitcrab.box.mask import mask
 from hermitcrab.errors import UserError
 
 KEYRING: Final = "/usr/share/keyrings/"  # where both Debian's and Ubuntu's own keys lie, on the host and in a base

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from hermitcrab.box.mask import mask
 from hermitcrab.build.causes import ROWS, Row
-from hermitcrab.build.mask import mask
 
 __all__ = ["Diagnosis", "explain", "from_stream", "mask", "one_line"]
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hermitcrab.box.mask import holds_token
 from hermitcrab.build.dockerfile import Instruction, Stage, instructions, pairs, shipped, stages
-from hermitcrab.build.mask import holds_token
 
 
 @dataclass(frozen=True, kw_only=True)

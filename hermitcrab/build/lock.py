@@ -20,7 +20,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from hermitcrab.box import files
-from hermitcrab.build.mask import mask
+from hermitcrab.box.mask import mask
 from hermitcrab.errors import UserError
 from hermitcrab.matrix import MATRIX, Combo, Matrix, Tool, numbers
 

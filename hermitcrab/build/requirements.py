@@ -16,8 +16,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from hermitcrab.box.mask import mask
 from hermitcrab.build.lint import Finding
-from hermitcrab.build.mask import mask
 
 
 class ComboLike(Protocol):

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import platform
-import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any
 
 import torch
 
-HIDDEN = "***"
-SECRETIVE = r"(?:[\w-]*(?:key|token|secret|passw(?:or)?d|credential|webhook)[\w-]*)"
-OPTION = re.compile(rf"(-{{1,2}}{SECRETIVE})(?:=.*)?", re.IGNORECASE | re.DOTALL)
-ASSIGNED = re.compile(rf"([\w.+-]*{SECRETIVE}=).+", re.IGNORECASE | re.DOTALL)
-LOGIN = re.compile(r"(\w+://)[^/@\s]+@")
-TOKEN = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox[a-z]-|AKIA)[\w-]{8,}")
+from hermitcrab.box.mask import mask_words
+
 COMPARED = ("torch", "cuda", "cudnn", "gpu", "world_size", "deterministic")  # another one may give other bits
 
 
@@ -24,7 +19,7 @@ def environment() -> dict[str, Any]:
     """Describe where this run computes and what was started."""
     cuda = torch.cuda.is_available()
     return {
-        "argv": masked(sys.argv),
+        "argv": mask_words(sys.argv),
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if cuda else None,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
@@ -38,22 +33,6 @@ def environment() -> dict[str, Any]:
 def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Name what is not as it was, and may change the bits."""
     return [f"{name} was {then.get(name)}, is {now[name]}" for name in COMPARED if then.get(name) != now.get(name)]
-
-
-def masked(arguments: Sequence[str]) -> list[str]:
-    """Hide what looks like a secret: the value of an option or variable so named, logins in addresses, tokens."""
-    shown: list[str] = []
-    hide_next = False
-    for word in arguments:
-        option = OPTION.fullmatch(word)
-        if hide_next and not word.startswith("-"):
-            shown.append(HIDDEN)
-        elif option:
-            shown.append(f"{option[1]}={HIDDEN}" if "=" in word else word)
-        else:
-            shown.append(TOKEN.sub(HIDDEN, LOGIN.sub(rf"\1{HIDDEN}@", ASSIGNED.sub(rf"\1{HIDDEN}", word))))
-        hide_next = bool(option) and "=" not in word
-    return shown
 
 
 def revision(folder: Path) -> dict[str, Any]:

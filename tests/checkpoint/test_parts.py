@@ -107,24 +107,6 @@ def test_the_default_pace_keeps_to_its_share() -> None:
         assert clock.interval and cost / clock.interval <= 0.0351
 
 
-SECRETS = {
-    ("train.py", "--lr", "0.1", "--out=x"): ["train.py", "--lr", "0.1", "--out=x"],
-    ("--wandb-key", "abc", "x"): ["--wandb-key", "***", "x"],
-    ("--api_token=abc",): ["--api_token=***"],
-    ("--hf-token", "--fp16"): ["--hf-token", "--fp16"],
-    ("MY_SECRET=abc", "logger.api_key=abc"): ["MY_SECRET=***", "logger.api_key=***"],
-    ("https://me:pass@example.org/x",): ["https://***@example.org/x"],
-    ("--note", "hf_" + "a" * 20): ["--note", "***"],
-    ("--webhook-url=https://example.org/T0/B0",): ["--webhook-url=***"],
-}
-
-
-@pytest.mark.parametrize("given", SECRETS, ids=lambda words: words[0])
-def test_secrets_are_masked(given: tuple[str, ...]) -> None:
-    """What the manifest records of the command is safe to show."""
-    assert record.masked(given) == SECRETS[given]
-
-
 def test_revision(tmp_path: Path) -> None:
     """The commit, and whether the code is still that; none without Git."""
     assert record.revision(tmp_path) == {}

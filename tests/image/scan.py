@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Final, NamedTuple
 
-from hermitcrab.build import mask
+from hermitcrab.box import mask
 
 SMALL: Final = 1 << 20  # what a secret is found in; larger files are libraries
 BUFFER: Final = 1 << 20  # tarfile's own 10 kB make a slow walk of 5 GB

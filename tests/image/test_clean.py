@@ -10,7 +10,8 @@ from typing import Any, Final
 import pytest
 from docker.models.images import Image
 
-from hermitcrab.build import compare, image, mask
+from hermitcrab.box import mask
+from hermitcrab.build import compare, image
 from hermitcrab.build.engine import Engine
 from hermitcrab.matrix import Combo, Matrix
 from tests.image import scan

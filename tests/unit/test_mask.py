@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hermitcrab.build.mask import holds_token, mask
+from hermitcrab.box.mask import holds_token, mask, mask_words
 
 BODY = "Zx9" + "aB3dE5fG7" * 4
 SECRETS = ("hf_", "ghp_", "gho_", "github_pat_", "glpat-", "sk-", "sk-proj-", "dckr_pat_", "rpa_")
@@ -88,3 +88,21 @@ def test_masking_is_fast_on_hostile_text() -> None:
     for piece in ("://", "a:", "a@", "login ", "token", "echo ", "eyJ", "password_", "'auth':"):
         mask(piece * 20_000)
     assert time.monotonic() - start < 5
+
+
+COMMANDS = {
+    ("train.py", "--lr", "0.1", "--out=x"): ["train.py", "--lr", "0.1", "--out=x"],
+    ("--wandb-key", "abc", "x"): ["--wandb-key", "***", "x"],
+    ("--api_token=abc",): ["--api_token=***"],
+    ("--hf-token", "--fp16"): ["--hf-token", "--fp16"],
+    ("MY_SECRET=abc", "logger.api_key=abc"): ["MY_SECRET=***", "logger.api_key=***"],
+    ("https://me:pass@example.org/x",): ["https://***@example.org/x"],
+    ("--note", "hf_" + "a" * 20): ["--note", "***"],
+    ("--webhook-url=https://example.org/T0/B0",): ["--webhook-url=***"],
+}
+
+
+@pytest.mark.parametrize("given", COMMANDS, ids=lambda words: words[0])
+def test_a_command_is_safe_to_show(given: tuple[str, ...]) -> None:
+    """As journals and checkpoints record it."""
+    assert mask_words(given) == COMMANDS[given]

@@ -7,6 +7,9 @@ a little clarity, masking too little costs a token: where in doubt, a word is ma
 from __future__ import annotations
 
 import re
+from typing import Sequence
+
+from hermitcrab.box import tokens
 
 HIDDEN = "***"
 
@@ -14,18 +17,7 @@ HIDDEN = "***"
 _SHAPES = tuple(
     re.compile(pattern)
     for pattern in (
-        r"\bhf_[A-Za-z0-9]{8,}",  # Hugging Face
-        r"\bgh[opusr]_[A-Za-z0-9]{8,}",  # GitHub
-        r"\bgithub_pat_\w{8,}",
-        r"\bglpat-[\w-]{8,}",  # GitLab
-        r"\b(?:AKIA|ASIA)[0-9A-Z]{12,}",  # AWS
-        r"(?<![\w-])sk-(?=[\w-]{0,40}\d)[\w-]{16,}",  # OpenAI and others
-        r"\bdckr_[a-z]{3}_[\w-]{8,}",  # Docker
-        r"\bxox[abeoprs]-[\w-]{8,}",  # Slack
-        r"\bpypi-[\w-]{32,}",
-        r"\bnpm_[A-Za-z0-9]{20,}",
-        r"\bAIza[\w-]{30,}",  # Google
-        r"\brpa_[A-Za-z0-9]{16,}",  # RunPod
+        tokens.pattern(sure=False),
         r"\beyJ[\w-]{8,}\.[\w-]{4,}(?:\.[\w-]*)?",  # JSON web token
         # A password in a URL may hold what a URL should not: a slash, a question mark, an @.
         r"(://)[^\s/?#@:\"']{0,200}:(?!\d{1,5}/)[^\s@\"']{1,400}(?=@(?!sha\d{3}:))",
@@ -59,6 +51,29 @@ _NAMED = tuple(
         r"(\b(?:echo|printf)\b[^\n|]{0,40}?\b\w{1,32}:)\S{1,200}(?=[^\n]{0,80}\bchpasswd\b)",
     )
 )
+
+# A command's words: the value of an option or variable whose name tells.
+_SECRETIVE = r"(?:[\w-]*(?:key|token|secret|passw(?:or)?d|credential|webhook)[\w-]*)"
+_OPTION = re.compile(rf"(-{{1,2}}{_SECRETIVE})(?:=.*)?", re.IGNORECASE | re.DOTALL)
+_ASSIGNED = re.compile(rf"([\w.+-]*{_SECRETIVE}=).+", re.IGNORECASE | re.DOTALL)
+_LOGIN = re.compile(r"(\w+://)[^/@\s]+@")
+_TOKEN = re.compile(tokens.pattern(sure=False))
+
+
+def mask_words(arguments: Sequence[str]) -> list[str]:
+    """Return a command's words with the values of secret options and variables, logins and tokens hidden."""
+    shown: list[str] = []
+    hide_next = False
+    for word in arguments:
+        option = _OPTION.fullmatch(word)
+        if hide_next and not word.startswith("-"):
+            shown.append(HIDDEN)
+        elif option:
+            shown.append(f"{option[1]}={HIDDEN}" if "=" in word else word)
+        else:
+            shown.append(_TOKEN.sub(HIDDEN, _LOGIN.sub(rf"\1{HIDDEN}@", _ASSIGNED.sub(rf"\1{HIDDEN}", word))))
+        hide_next = bool(option) and "=" not in word
+    return shown
 
 
 def mask(text: str) -> str:
