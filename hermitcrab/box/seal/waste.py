@@ -14,7 +14,10 @@ STATE_ROWS = (
         "run-state",
         "state",
         "hermitcrab's runs and armed deadlines: nothing may be armed in a new box",
-        paths("/run/hermitcrab* /var/lib/hermitcrab/deadline* /var/lib/hermitcrab/armed* /var/lib/hermitcrab/run*"),
+        paths(
+            "/run/hermitcrab* /var/lib/hermitcrab/deadline* /var/lib/hermitcrab/armed* /var/lib/hermitcrab/run*",
+            "~/.local/state/hermitcrab/* $XDG_STATE_HOME/hermitcrab/* /workspace/.hermitcrab-poweroff",
+        ),
     ),
     Row("machine-id", "identity", "the machine's id", paths("/etc/machine-id"), clean="truncate", holds=holds_id),
     Row("dbus-machine-id", "identity", "the machine's id", paths("/var/lib/dbus/machine-id"), holds=holds_id),
