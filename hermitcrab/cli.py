@@ -22,9 +22,19 @@ COMMANDS = {
     "check": Command("hermitcrab.box.check", "does this GPU train? a verdict with cause and remedy"),
     "ckpt": Command("hermitcrab.checkpoint.ckpt", "list, verify, show and prune checkpoints"),
     "entry": Command("hermitcrab.box.entry", "set up SSH, then be the given command (the entrypoint)"),
+    "hold": Command("hermitcrab.train.gate.hold", "keep the box up: no power-off and no deadline until --off"),
     "platform": Command("hermitcrab.box.platform", "say which machine this is: disks, limits, what stops its bill"),
+    "poweroff": Command(
+        "hermitcrab.train.gate.poweroff", "show how this box is stopped and what is billed on; --yes does it"
+    ),
     "setup": Command("hermitcrab.box.setup", "set up tmux, git, SSH, shell and caches; --undo takes it back"),
+    "report": Command("hermitcrab.train.report", "write one page about a run: curves, cost, events, how it ended"),
     "seal": Command("hermitcrab.box.seal", "make the box ready to be saved as a custom image"),
+    "attach": Command("hermitcrab.train.attach", "look at a run; Ctrl-C leaves the view only"),
+    "logs": Command("hermitcrab.train.logs", "print what a run has printed; -f follows it"),
+    "status": Command("hermitcrab.train.show", "how a run stands, on one screen"),
+    "stop": Command("hermitcrab.train.stop", "end a run; it may save, and is not started again"),
+    "train": Command("hermitcrab.train.command", "a training that survives, resumes and ends by its gate"),
 }
 
 

@@ -1,7 +1,26 @@
 /* A libnvidia-ml.so.1 that tells of the machine in the environment:
    STUB_NVML 0, STUB_DRIVER 535.104.05, STUB_CARDS "NAME:MIB:USED:MIG:SLICE=MIB,...:ECC:THROTTLE;...";
-   STUB_PID of a process that computes; a "-" field is one that this driver does not tell. */
+   STUB_PID of a process that computes; a "-" field is one that this driver does not tell.
+   Two more fields are UTIL:TEMPERATURE. What happens while it runs stands in the file STUB_NEWS:
+   "cards=..." in place of STUB_CARDS, "lost", "xid=79", "hang" or "crash". */
 #include "fields.h"
+
+#include <unistd.h>
+
+/* What stands in the file of news after a word; NULL when it does not begin with it. */
+static const char *news(const char *word) {
+  static char text[1024];
+  FILE *file = getenv("STUB_NEWS") ? fopen(getenv("STUB_NEWS"), "r") : NULL;
+  if (!file) return NULL;
+  text[fread(text, 1, sizeof text - 1, file)] = 0;
+  fclose(file);
+  return strncmp(text, word, strlen(word)) ? NULL : text + strlen(word);
+}
+
+static const char *cards(void) {
+  const char *newer = news("cards=");
+  return newer ? newer : given("STUB_CARDS", "");
+}
 
 typedef struct {
   int card, slice;
@@ -26,7 +45,7 @@ int nvmlSystemGetDriverVersion(char *text, unsigned size) {
 }
 
 int nvmlDeviceGetCount_v2(unsigned *found) {
-  *found = (unsigned)count(given("STUB_CARDS", ""), ';');
+  *found = (unsigned)count(cards(), ';');
   return 0;
 }
 
@@ -39,7 +58,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle **device) {
 
 static int field(const handle *device, int index, char *out, size_t size) {
   char row[512];
-  return part(given("STUB_CARDS", ""), ';', device->card, row, sizeof row) && part(row, ':', index, out, size) &&
+  return part(cards(), ';', device->card, row, sizeof row) && part(row, ':', index, out, size) &&
          strcmp(out, "-") != 0;
 }
 
@@ -121,3 +140,51 @@ int nvmlDeviceGetTotalEccErrors(const handle *device, int kind, int counter, uns
 int nvmlDeviceGetCurrentClocksThrottleReasons(const handle *device, unsigned long long *mask) {
   return big(device, 6, mask);
 }
+
+#ifndef OLD
+int nvmlDeviceGetUtilizationRates(const handle *device, unsigned *rates) {
+  unsigned long long value;
+  if (news("hang")) pause();
+  if (news("crash")) abort();
+  if (news("lost")) return 15;
+  if (big(device, 7, &value)) return 3;
+  rates[0] = (unsigned)value;
+  rates[1] = 0;
+  return 0;
+}
+
+int nvmlDeviceGetTemperature(const handle *device, int sensor, unsigned *degrees) {
+  unsigned long long value;
+  (void)sensor;
+  if (big(device, 8, &value)) return 3;
+  *degrees = (unsigned)value;
+  return 0;
+}
+
+typedef struct {
+  handle *device;
+  unsigned long long type, data;
+  unsigned instance, compute_instance;
+} event;
+static handle *heard;
+static int told;
+
+int nvmlEventSetCreate(void **events) {
+  *events = &told;
+  return 0;
+}
+
+int nvmlDeviceRegisterEvents(handle *device, unsigned long long types, void *events) {
+  if (events != &told || types != 8) return 2; /* invalid argument */
+  heard = device;
+  return 0;
+}
+
+int nvmlEventSetWait_v2(void *events, event *found, unsigned milliseconds) {
+  const char *xid = news("xid=");
+  if (events != &told || milliseconds != 0 || !xid || told) return 10; /* timeout */
+  told = 1;
+  *found = (event){heard, 8, strtoull(xid, NULL, 10), 0, 0};
+  return 0;
+}
+#endif
