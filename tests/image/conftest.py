@@ -107,7 +107,7 @@ def _creator(engine: Engine) -> Iterator[Start]:
 
         def create(combo: Combo, command: list[str] | None = None, **options: Any) -> Container:
             container = boxes.create(engine, combo, command, **options)
-            stack.callback(container.remove, force=True)
+            stack.callback(container.remove, force=True, v=True)
             return container
 
         yield create
