@@ -54,9 +54,10 @@ def build(
     console = Console()
     render.check(matrix, combo)
     engine.check_platform(matrix.platform)
-    _check_room(engine, combo)
-    source = bases.resolve(engine, combo.base, base, epoch=matrix.epoch, say=print)
     name = name or tag(combo)
+    if not cache or engine.image(name) is None:  # else most of it is there already
+        _check_room(engine, combo)
+    source = bases.resolve(engine, combo.base, base, epoch=matrix.epoch, say=print)
     with secrets() as kept, BuildProgress(console) as progress:
         engine.build(
             render.IMAGES / combo.id,
@@ -98,7 +99,7 @@ def save(engine: Engine, matrix: Matrix, combo: Combo, target: Path) -> int:
     if problem := files.why_not(target):  # a rename would put a file in the place of /dev/null as well
         raise UserError(f"--to {target}: it {problem}; give the name of a file", code=2)
     target = Path(os.path.realpath(target))
-    half = target.with_name(target.name + ".part")
+    half = target.with_name(f"{target.name}.{os.getpid()}.part")  # another save may write the same target
     try:
         with (
             half.open("wb") as file,

@@ -37,7 +37,10 @@ def compute(compiles: bool) -> None:
     if compiles:
         import torch._inductor.config as inductor
 
-        inductor.cpp.simdlen = 1  # plain code: trying out vector units would double the time
+        # Plain code: trying out vector units would double the time.
+        inductor.cpp.simdlen = 1
+        if hasattr(inductor.cpp, "vec_isa_ok"):
+            inductor.cpp.vec_isa_ok = False
         inductor.compile_threads = 1
         assert torch.compile(trace)(a).item() == 1240.0, "torch.compile gave another value"
     import torchaudio  # noqa: F401  # both load C++ operators that must fit this torch
@@ -59,10 +62,15 @@ def packages() -> list:
         paths = [pathlib.Path(str(file.locate())) for file in dist.files or []]
         size = sum(path.stat().st_size for path in paths if path.is_file())
         rows.append({"name": dist.metadata["Name"], "version": dist.version, "kind": "wheel", "bytes": size})
-    query = ["dpkg-query", "-W", "-f", "${Package} ${Version} ${Installed-Size}\n"]
+    # The files that are there: dpkg's own figure counts those it was told to leave out.
+    query = ["dpkg-query", "-W", "-f", "${Package} ${Version}\n${db-fsys:Files}"]
     for line in subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines():
-        name, version, kib = line.split()
-        rows.append({"name": name, "version": version, "kind": "system", "bytes": int(kib) * 1024})
+        if line.startswith(" "):
+            path = pathlib.Path(line[1:])
+            rows[-1]["bytes"] += path.stat().st_size if path.is_file() and not path.is_symlink() else 0
+        else:
+            name, version = line.split()
+            rows.append({"name": name, "version": version, "kind": "system", "bytes": 0})
     return sorted(rows, key=lambda row: (row["kind"], row["name"]))
 
 

@@ -6,6 +6,7 @@ and by what a small file says. ``tests/unit/test_scan.py`` plants each thing.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
@@ -92,6 +93,21 @@ def scan(archive: IO[bytes], *, epoch: int, foreign: Mapping[str, bytes] | None 
     return found + list(_unpackaged(certificates))
 
 
+def hidden(saved: IO[bytes]) -> list[str]:
+    """What the layers of a saved image hide from the scan above: files removed, or replaced, by a later layer."""
+    seen: set[str] = set()
+    found = []
+    with tarfile.open(fileobj=saved, mode="r|") as image:
+        for blob in image:
+            content = image.extractfile(blob) if blob.size > tarfile.BLOCKSIZE * 2 else None
+            for member in _members(content) if content else ():
+                whiteout = member.name.rpartition("/")[2].startswith(".wh.")
+                if whiteout or (member.isreg() and member.size and member.name in seen):
+                    found.append(member.name)
+                seen.add(member.name)
+    return found
+
+
 def certificates_of(bundle: bytes, known: bytes) -> Iterator[bytes]:
     """A line out of each certificate of a bundle that another lacks: enough to know it again."""
     old = _certificates(known)
@@ -99,6 +115,12 @@ def certificates_of(bundle: bytes, known: bytes) -> Iterator[bytes]:
         lines = body.split()
         if b"".join(lines) not in old:
             yield lines[len(lines) // 2]  # past the names, which certificates of one issuer share
+
+
+def _members(content: IO[bytes]) -> Iterator[tarfile.TarInfo]:
+    """The entries of a layer; a blob that is no tar file is none."""
+    with contextlib.suppress(tarfile.ReadError), tarfile.open(fileobj=content, mode="r|") as layer:
+        yield from layer
 
 
 def _faults(member: tarfile.TarInfo, path: str, data: bytes, epoch: int, foreign: Mapping[str, bytes]) -> Iterator[str]:

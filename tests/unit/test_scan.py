@@ -167,3 +167,42 @@ def test_a_secret_in_a_large_file_is_beyond_it() -> None:
     """Libraries are not read: the limit is where the scan says it is."""
     key = {"opt/blob": RSA + "x" * scan.SMALL}
     assert findings(key) == []
+
+
+def saved(*layers: dict[str, str]) -> io.BytesIO:
+    """An image as `docker save` writes it: layers in a tar file, and a config beside them."""
+    image = io.BytesIO()
+    with tarfile.open(fileobj=image, mode="w") as made:
+        for number, files in enumerate(layers):
+            layer = io.BytesIO()
+            with tarfile.open(fileobj=layer, mode="w") as packed:
+                for name, text in files.items():
+                    info = tarfile.TarInfo(name)
+                    info.size = len(text)
+                    packed.addfile(info, io.BytesIO(text.encode()))
+            add(made, f"blobs/sha256/{number}", layer.getvalue())
+        add(made, "blobs/sha256/config", b'{"config": 1}' * 1000)
+    image.seek(0)
+    return image
+
+
+def add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    """One more file."""
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    archive.addfile(info, io.BytesIO(data))
+
+
+@pytest.mark.parametrize(
+    ("upper", "found"),
+    [
+        ({"c": "x"}, []),
+        ({"a": ""}, []),
+        ({".wh.a": ""}, [".wh.a"]),
+        ({"b/.wh..wh..opq": ""}, ["b/.wh..wh..opq"]),
+        ({"a": "y"}, ["a"]),
+    ],
+)
+def test_what_a_layer_hides_is_found(upper: dict[str, str], found: list[str]) -> None:
+    """Removed or replaced; an empty file has nothing to hide."""
+    assert scan.hidden(saved({"a": "x", "b/a": "x"}, upper)) == found
