@@ -10,6 +10,7 @@ LAZY = {
     "Checkpointer": "hermitcrab.checkpoint.checkpointer",
     "NoGoodCheckpointError": "hermitcrab.checkpoint.store",
     "ResumableSampler": "hermitcrab.checkpoint.sampler",
+    "SeededData": "hermitcrab.checkpoint.seeded",
 }
 
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, List, NamedTuple
 
 from hermitcrab.checkpoint import store
 from hermitcrab.checkpoint.store import Found, Manifest
@@ -16,6 +16,7 @@ DEADLY = 2  # starts from one checkpoint that ended before the next one
 RESUMED = "resumed.json"
 Say = Callable[[str], None]
 Load = Callable[[Path], Any]
+Find = Callable[[Path], List[Found]]
 
 
 class Chosen(NamedTuple):
@@ -26,15 +27,15 @@ class Chosen(NamedTuple):
     state: Any
 
 
-def choose(folder: Path, run: str | None, load: Load, say: Say) -> Chosen | None:
+def choose(folder: Path, run: str | None, load: Load, say: Say, find: Find = store.found) -> Chosen | None:
     """Return the newest good checkpoint, None on a first run; raises NoGoodCheckpointError if there are only bad ones.
 
     Bad ones are set aside with the reason once a good one is found. With nothing good all stay in place,
     so that the next start stops as well: it must never begin at 0 over the ruins.
     """
-    _sweep(folder, say)
+    sweep(folder, say)
     bad: list[tuple[Path, str]] = []
-    chosen = _newest(folder, run, load, bad, say)
+    chosen = _newest(folder, find(folder), lambda item: _read(item, run, load, bad), bad, say)
     if chosen is None and (bad or _any_aside(folder)):
         reasons = "; ".join(f"{path.name}: {reason}" for path, reason in bad) or f"see {folder / 'bad'}"
         message = f"no checkpoint in {folder} is good ({reasons}); to begin anew on purpose: resume(fresh=True)"
@@ -61,10 +62,30 @@ def exactly(folder: Path, step: int, run: str | None, load: Load) -> Chosen:
     raise UserError(f"no checkpoint of step {step} in {folder}; there are {there}", code=2)
 
 
+def at(path: Path, folder: Path, load: Load) -> Chosen:
+    """Return the checkpoint of a path and no other; raises UserError with the reason."""
+    try:
+        chosen = Chosen(path, store.verify(path), load(path))
+    except store.BadError as error:
+        raise UserError(f"{path}: {error}") from error
+    if path.parent == folder:
+        _count(folder, path)
+    return chosen
+
+
 def committed(folder: Path) -> None:
     """Note that the program got on: what it was resumed from is not deadly."""
     with contextlib.suppress(OSError):
         os.unlink(folder / RESUMED)
+
+
+def sweep(folder: Path, say: Say) -> None:
+    """Remove what writers of this machine left that are dead, and say so."""
+    gone, left = store.sweep(folder)
+    if gone:
+        say(f"removed {len(gone)} unfinished checkpoints of ended programs")
+    if left:
+        say(f"left alone: {', '.join(path.name for path in left)}: of a living program or another machine")
 
 
 def set_aside(path: Path, reason: str, say: Say) -> None:
@@ -82,10 +103,12 @@ def runs(folder: Path) -> list[str]:
     return sorted(names)
 
 
-def _newest(folder: Path, run: str | None, load: Load, bad: list[tuple[Path, str]], say: Say) -> Chosen | None:
+def _newest(
+    folder: Path, items: list[Found], read: Callable[[Found], Chosen | None], bad: list[tuple[Path, str]], say: Say
+) -> Chosen | None:
     deadly: Chosen | None = None
-    for item in store.found(folder):
-        chosen = _read(item, run, load, bad)
+    for item in items:
+        chosen = read(item)
         if chosen and _is_deadly(folder, item.path):
             deadly = chosen
         elif chosen:
@@ -106,14 +129,6 @@ def _read(item: Found, run: str | None, load: Load, bad: list[tuple[Path, str]])
     except store.BadError as error:
         bad.append((item.path, str(error)))
         return None
-
-
-def _sweep(folder: Path, say: Say) -> None:
-    gone, left = store.sweep(folder)
-    if gone:
-        say(f"removed {len(gone)} unfinished checkpoints of ended programs")
-    if left:
-        say(f"left alone: {', '.join(path.name for path in left)}: of a living program or another machine")
 
 
 def _any_aside(folder: Path) -> bool:

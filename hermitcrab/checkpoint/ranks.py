@@ -40,6 +40,12 @@ def gather(value: Any) -> list[Any]:
     return values
 
 
+def first_of(text: str) -> str:
+    """Give every rank the first text that is not empty, and with it its rank."""
+    told = [f"{said} of rank {number}" if world() > 1 else said for number, said in enumerate(gather(text)) if said]
+    return told[0] if told else ""
+
+
 def from_first(choose: Callable[[], T]) -> T:
     """Let rank 0 choose and tell; what goes wrong there goes wrong everywhere, or the others would wait for ever."""
     if world() == 1:

@@ -6,7 +6,7 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Mapping
 
 import torch
 
@@ -30,7 +30,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Name what is not as it was, and may change the bits."""
     return [f"{name} was {then.get(name)}, is {now[name]}" for name in COMPARED if then.get(name) != now.get(name)]
 

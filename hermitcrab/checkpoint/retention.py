@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any, NamedTuple, Tuple
+from typing import Any, Callable, NamedTuple, Tuple
 
 from hermitcrab.checkpoint import store
 from hermitcrab.checkpoint.store import Manifest
@@ -45,6 +45,15 @@ class Verified:
     def trust(self, path: Path) -> None:
         """Take a checkpoint as good that was summed while this process wrote it."""
         self._known[path] = (_stamp(path), store.read_manifest(path))
+
+
+def prune(folder: Path, run: str | None, keep: Keep, verified: Verified, say: Callable[[str], None]) -> None:
+    """Remove what need not stay; where that fails, say so."""
+    try:
+        for path in surplus(folder, run, keep, verified):
+            store.remove(path)
+    except OSError as error:  # the new one is safe; an old one more is no reason to stop
+        say(f"WARNING: old checkpoints stay: {error}")
 
 
 def surplus(folder: Path, run: str | None, keep: Keep, verified: Verified) -> list[Path]:

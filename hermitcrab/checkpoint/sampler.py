@@ -6,6 +6,7 @@ from typing import Any, Callable, Iterable, Iterator, Sized
 
 import torch
 
+from hermitcrab.checkpoint.seeded import Place
 from hermitcrab.errors import UserError
 
 
@@ -23,6 +24,8 @@ class ResumableSampler:
     ``for batch in loader`` is exact too, when every ``Checkpointer.step`` tells its number of batches
     and none reaches over an epoch's end.
     With ``world`` > 1 a rank gets every ``world``-th sample; the position is kept in samples of all ranks.
+    ``by_index`` says that a sample is a function of its index and epoch alone, so that workers change nothing;
+    of a ``SeededData`` it is known.
     """
 
     def __init__(
@@ -35,12 +38,16 @@ class ResumableSampler:
         drop_last: bool = False,
         rank: int = 0,
         world: int = 1,
+        by_index: bool | None = None,
     ) -> None:
         self.length = data if isinstance(data, int) else len(data)
+        self.by_index = bool(getattr(data, "by_index", False)) if by_index is None else by_index
         self.batch_size, self.seed, self.shuffle, self.drop_last = batch_size, seed, shuffle, drop_last
         self.rank, self.world = rank, world
         self.epoch = self.batch = 0  # the next batch to train on
         self.counts_itself = False  # whether batches() counts, or Checkpointer.step does
+        self.reads_ahead = False  # whether the loader has asked for more than was trained on: it has workers
+        self._asked = 0  # batches of this epoch that the loader has asked for
         self.on_first_index: Callable[[], Any] | None = None
         if len(self) < 1 or not 0 <= rank < world:
             raise UserError(f"{self.length} samples give no batch of {batch_size} for rank {rank} of {world}", code=2)
@@ -65,6 +72,7 @@ class ResumableSampler:
     def advance(self, batches: int = 1) -> None:
         """Count batches as trained on; past its last one begins the next epoch."""
         self.batch += batches
+        self.reads_ahead |= self._asked > self.batch
         while self.batch >= len(self):
             self.epoch, self.batch = self.epoch + 1, self.batch - len(self)
 
@@ -104,11 +112,12 @@ class ResumableSampler:
         if self.on_first_index is not None:  # the loader has drawn its workers' seed by now
             self.on_first_index()
             self.on_first_index = None
-        order = self.order(epoch)
+        order, self._asked = self.order(epoch), batch
         stride = self.batch_size * self.world
         for start in range(batch * stride, len(self) * stride, stride):
             # Past the end it begins again, so that all ranks take as many steps, as DistributedSampler does.
             whole = order[start : start + stride]
             if self.world > 1 and len(whole) % self.world:
                 whole = torch.cat([whole, order[: self.world - len(whole) % self.world]])
-            yield whole[self.rank :: self.world].tolist()
+            self._asked += 1
+            yield [Place(index, epoch) for index in whole[self.rank :: self.world].tolist()]

@@ -8,15 +8,16 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, cast
 
 import torch
 
-from hermitcrab.checkpoint import choice, retention, store
+from hermitcrab.checkpoint import archive, choice, commit, ranks, retention, sharded, store
 from hermitcrab.checkpoint.background import Background
 from hermitcrab.checkpoint.pace import Clock
 from hermitcrab.checkpoint.retention import Keep, Verified
 from hermitcrab.checkpoint.snapshot import Snapshot, first_non_finite, size
+from hermitcrab.checkpoint.tee import Tee, Write
 from hermitcrab.errors import UserError
 
 STATE = "state.pt"
@@ -31,12 +32,22 @@ class NonFiniteError(UserError):
 class Saver:
     """Writes the checkpoints of one run, one at a time, and keeps the training alive when it cannot."""
 
-    def __init__(self, folder: Path, *, clock: Clock, keep: Keep, asynchronous: bool, allow_non_finite: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        clock: Clock,
+        keep: Keep,
+        asynchronous: bool,
+        allow_non_finite: bool,
+        committed: Callable[[int, Path], object] = lambda *_: None,
+    ) -> None:
         self.folder, self.clock, self.keep = folder, clock, keep
         self.asynchronous, self.allow_non_finite = asynchronous, allow_non_finite
         self.saved: int | None = None
         self.failure: OSError | None = None
         self.background = Background()
+        self._on_commit = committed
         self._verified = Verified()
         self._snapshot = Snapshot()
 
@@ -55,56 +66,78 @@ class Saver:
         def work() -> None:
             started = time.monotonic()
             write = self._rehearse if rehearsal else self._commit
-            if self._attempt(write, copy, manifest, step):
-                self.clock.ended(stalled + time.monotonic() - started)
-                if rehearsal:
-                    say(self._fits(size(copy)))
+            if self._attempt(lambda: write(copy, manifest, step), step):
+                self._ended(stalled + time.monotonic() - started, size(copy), rehearsal=rehearsal)
 
         if beside:
             self.background.start(work)
         else:
             work()
 
-    def _attempt(self, write: Callable[..., None], state: Any, manifest: dict[str, Any], step: int) -> bool:
+    def save_together(
+        self, spread: dict[str, Any], state: dict[str, Any], manifest: dict[str, Any], step: int, *, rehearsal: bool
+    ) -> None:
+        """Write sharded state on all ranks, while the training waits."""
+        began = time.monotonic()
+        self.clock.begun()
+
+        def work() -> None:
+            ranks.from_first(lambda: self._want_room(size(spread)))  # of all ranks together
+            self._refuse_non_finite(ranks.first_of(_non_finite(spread)), step, rehearsal=rehearsal)
+            finish = sharded.write(self.folder, step, manifest, self._files(state), spread)
+            path = finish(rehearsal)
+            if not rehearsal and ranks.rank() == 0:
+                self._done(path, manifest, step)
+            self.saved = self.saved if rehearsal else step
+
+        if self._attempt(work, step):
+            self._ended(time.monotonic() - began, size(spread), rehearsal=rehearsal)
+
+    def _ended(self, seconds: float, needed: int, *, rehearsal: bool) -> None:
+        self.clock.ended(seconds)
+        if rehearsal and ranks.rank() == 0:
+            say(self._fits(needed))
+
+    def _attempt(self, work: Callable[[], None], step: int) -> bool:
         try:
-            self._want_room(size(state))
-            write(state, manifest, step)
+            work()
         except OSError as error:
             self.failure, self.clock.failed = error, True
-            say(
-                f"WARNING: step {step} is NOT saved: {error.strerror or error}. Older checkpoints are kept, "
-                f"training goes on, saving is tried again. Free: {_gb(_free(self.folder))} in {self.folder}"
-            )
+            if ranks.rank() == 0:
+                say(
+                    f"WARNING: step {step} is NOT saved: {error.strerror or error}. Older checkpoints are kept, "
+                    f"training goes on, saving is tried again. Free: {_gb(_free(self.folder))} in {self.folder}"
+                )
             return False
         self.failure = None
         return True
 
     def _rehearse(self, state: Any, manifest: dict[str, Any], step: int) -> None:
-        shutil.rmtree(store.write(self.folder, step, manifest, self._files(state)))
+        self._want_room(size(state))
+        shutil.rmtree(commit.write(self.folder, step, manifest, self._files(state)))
 
     def _commit(self, state: Any, manifest: dict[str, Any], step: int) -> None:
-        found = "" if self.allow_non_finite else _non_finite(state)
-        if found:
-            raise NonFiniteError(
-                f"step {step} is not saved: {found} holds NaN or infinity. The last good checkpoint is of step "
-                f"{self.saved}; look at learning rate and loss scale, or pass allow_non_finite=True"
-            )
-        path = store.commit(self.folder, step, manifest, self._files(state))
+        self._want_room(size(state))
+        self._refuse_non_finite(_non_finite(state), step)
+        self._done(commit.commit(self.folder, step, manifest, self._files(state)), manifest, step)
+
+    def _done(self, path: Path, manifest: dict[str, Any], step: int) -> None:
         self._verified.trust(path)
         self.saved = step
         choice.committed(self.folder)
         say(f"saved step {step}")
-        self._prune(manifest.get("run"))
+        self._on_commit(step, path)
+        retention.prune(self.folder, manifest.get("run"), self.keep, self._verified, say)
 
-    def _prune(self, run: str | None) -> None:
-        try:
-            for path in retention.surplus(self.folder, run, self.keep, self._verified):
-                store.remove(path)
-        except OSError as error:  # the new one is safe; an old one more is no reason to stop
-            say(f"WARNING: old checkpoints stay: {error}")
+    def _refuse_non_finite(self, found: str, step: int, *, rehearsal: bool = False) -> None:
+        if found and not self.allow_non_finite and not rehearsal:
+            raise NonFiniteError(
+                f"step {step} is not saved: {found} holds NaN or infinity. The last good checkpoint is of step "
+                f"{self.saved}; look at learning rate and loss scale, or pass allow_non_finite=True"
+            )
 
-    def _files(self, state: Any) -> dict[str, store.Write]:
-        return {STATE: lambda file: torch.save(state, file)}
+    def _files(self, state: Any) -> dict[str, Write]:
+        return {STATE: lambda file: archive.save(state, cast(Tee, file))}
 
     def _want_room(self, needed: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

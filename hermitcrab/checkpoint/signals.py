@@ -25,10 +25,17 @@ class Signals:
         self._before: dict[int, Any] = {}
         self._terms = 0
 
-    def install(self) -> None:
-        """Catch the signals; Python allows it in the main thread only."""
+    @property
+    def caught(self) -> tuple[str, ...]:
+        """The names of the signals that are caught now: no others may be sent for a save."""
+        return tuple(signal.Signals(number).name for number in self._before)
+
+    def install(self, *, alone: bool = False) -> None:
+        """Catch the signals, ``alone`` instead of the handlers there are; Python allows it in the main thread only."""
         if threading.current_thread() is threading.main_thread() and not self._before:
-            self._before = {number: signal.signal(number, self._caught) for number in SIGNALS}
+            for number in SIGNALS:
+                before = signal.signal(number, self._caught)
+                self._before[number] = signal.SIG_DFL if alone else before
 
     def restore(self) -> None:
         """Give the signals back, if nobody else has taken them since."""

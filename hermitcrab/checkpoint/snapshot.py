@@ -82,6 +82,7 @@ def size(state: Any) -> int:
 def first_non_finite(state: Any, path: str = "model") -> str:
     """Name the first tensor that holds NaN or infinity; empty when there is none."""
     if isinstance(state, torch.Tensor):
+        state = state.to_local() if hasattr(state, "to_local") else state  # of a sharded one, what is here
         return path if (state.is_floating_point() or state.is_complex()) and not _is_finite(state) else ""
     pairs = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, (list, tuple)) else ()
     return next((found for key, item in pairs for found in [first_non_finite(item, f"{path}.{key}")] if found), "")

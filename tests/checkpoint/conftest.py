@@ -7,6 +7,8 @@ and pytest-timeout, then `python -m pytest tests/checkpoint`.
 from __future__ import annotations
 
 import importlib.util
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,6 +16,8 @@ from typing import Final
 import pytest
 
 HERE: Final = Path(__file__).parent
+# Of networks as small as these, more threads only wait for each other; the programs that tests start inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 HAS_TORCH: Final = importlib.util.find_spec("torch") is not None
 
 
@@ -36,6 +40,14 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 def folder(tmp_path: Path) -> Path:
     """The folder of a run, not made yet."""
     return tmp_path / "runs" / "exp1"
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Give back the signals that a training which was left behind still catches."""
+    yield
+    for number in (signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hermitcrab.checkpoint import choice, retention, store
+from hermitcrab.checkpoint import choice, commit, retention, store
 from hermitcrab.checkpoint.retention import Keep, Verified
+from hermitcrab.checkpoint.tee import Tee, Write
 
 PATCHED = ("mkdir", "fsync", "rename", "replace", "unlink", "rmdir")
 SIZE = 300_000
@@ -25,7 +26,7 @@ def main(folder: Path, first: int, count: int, kill_at: int) -> None:
         _die_at(kill_at)
     verified = Verified()
     for step in range(first, first + count):
-        path = store.commit(folder, step, {"run": "r"}, files(step))
+        path = commit.commit(folder, step, {"run": "r"}, files(step))
         choice.committed(folder)
         print(step, flush=True)
         verified.trust(path)
@@ -34,7 +35,7 @@ def main(folder: Path, first: int, count: int, kill_at: int) -> None:
     print("done", _calls, flush=True)
 
 
-def files(step: int) -> dict[str, store.Write]:
+def files(step: int) -> dict[str, Write]:
     """The one file of a step."""
     return {"state.pt": lambda file: file.write(payload(step))}
 
@@ -60,7 +61,7 @@ def _die_at(number: int) -> None:
 
     for name in PATCHED:
         setattr(os, name, counted(getattr(os, name)))
-    store.Tee.write = counted(store.Tee.write)  # type: ignore[method-assign]
+    Tee._pass = counted(Tee._pass)  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ class Setup(NamedTuple):
 class Data(torch.utils.data.Dataset):  # type: ignore[misc] # torch is untyped where it is not installed
     """Samples that are a function of their index, without its random state."""
 
+    by_index = True
+
     def __len__(self) -> int:
         return SAMPLES
 
@@ -52,15 +54,15 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         self.scheduler = torch.optim.lr_scheduler.OneCycleLR(self.optimizer, 0.05, total_steps=200)
         self.scaler = scaler()
-        self.sampler = ResumableSampler(SAMPLES, batch_size=BATCH, seed=7)
+        self.sampler = ResumableSampler(Data(), batch_size=BATCH, seed=7)
         self.loader = torch.utils.data.DataLoader(Data(), batch_sampler=self.sampler, num_workers=setup.workers)
         named = {"model": self.model, "ema": self.ema, "optimizer": self.optimizer, "scheduler": self.scheduler}
         given = {"every_steps": 1, "rehearse": False, "asynchronous": setup.asynchronous, **options}
         self.ckpt = Checkpointer(folder, **named, scaler=self.scaler, sampler=self.sampler, **given)
 
-    def run(self, last: int, digests: dict[int, str] | None = None) -> int:
+    def run(self, last: int, digests: dict[int, str] | None = None, *, after: int | None = None) -> int:
         """Train up to a step; returns the first one done. Ends as a killed program does: without close()."""
-        start = first = self.ckpt.resume()
+        start = first = self.ckpt.resume(step=after)
         batches = self._direct() if self.setup.direct else self.sampler.batches(self.loader)
         for step in range(start, last):
             # Over the loader itself a step ends with the epoch at the latest.

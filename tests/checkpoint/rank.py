@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import torch
@@ -55,4 +56,9 @@ def main(folder: Path, rank: int, world: int, port: str, last: int, *words: str)
 
 if __name__ == "__main__":
     folder, rank, world, port, last, *rest = sys.argv[1:]
-    main(Path(folder), int(rank), int(world), port, int(last), *rest)
+    try:
+        main(Path(folder), int(rank), int(world), port, int(last), *rest)
+    except BaseException as error:  # noqa: BLE001 - an end in the usual way may wait for a peer that has left already
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(int(getattr(error, "code", 1)))

@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from hermitcrab import Checkpointer, NoGoodCheckpointError, ResumableSampler
-from hermitcrab.checkpoint import saver, store
+from hermitcrab.checkpoint import commit, saver, store
 from hermitcrab.checkpoint.saver import NonFiniteError
 from hermitcrab.checkpoint.snapshot import Snapshot
+from hermitcrab.checkpoint.tee import Tee
 from hermitcrab.errors import UserError
 
 ROOT = Path(__file__).parents[2]
@@ -78,8 +79,8 @@ def test_rehearsal_measures_and_leaves_nothing(folder: Path, capsys: pytest.Capt
 def test_a_copy_is_saved_not_what_comes_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors may change as soon as step() is back, before anything is written."""
     model, may = nn.Linear(2, 2), threading.Event()
-    write = store.write
-    monkeypatch.setattr(store, "write", lambda *words: may.wait(10) and write(*words))
+    write = commit.write
+    monkeypatch.setattr(commit, "write", lambda *words: may.wait(10) and write(*words))
     ckpt = make(folder, model)
     ckpt.resume()
     before = model.weight.detach().clone()
@@ -93,8 +94,8 @@ def test_a_copy_is_saved_not_what_comes_later(folder: Path, monkeypatch: pytest.
 def test_one_in_flight(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By time, a save under way lets the next one wait for a later step; the training does not stop."""
     may = threading.Event()
-    write = store.write
-    monkeypatch.setattr(store, "write", lambda *words: may.wait(10) and write(*words))
+    write = commit.write
+    monkeypatch.setattr(commit, "write", lambda *words: may.wait(10) and write(*words))
     ckpt = make(folder, every_steps=None, every_minutes=0.0)
     ckpt.resume()
     for step in range(5):
@@ -111,14 +112,14 @@ def test_a_disk_that_fails_stops_no_training(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
     """Old ones stay, it is said loudly, it is tried again later, nothing half-written stays."""
-    write = store.Tee.write
+    write = Tee._pass
 
-    def failing(tee: store.Tee, data: Any) -> int:
+    def failing(tee: Tee, data: Any) -> int:
         if ckpt._done in {2, 3}:
             raise OSError(code, os.strerror(code))
         return write(tee, data)
 
-    monkeypatch.setattr(store.Tee, "write", failing)
+    monkeypatch.setattr(Tee, "_pass", failing)
     ckpt = make(folder)
     ckpt.resume()
     for step in range(4):

@@ -12,13 +12,13 @@ from tests.checkpoint.loop import EPOCH, Setup, Training
 
 NEVER = 10**6  # steps between saves, where only the one to resume from is wanted
 STEPS = 3 * EPOCH + 2
-# With workers a start takes a while: the steps around the epochs' edges, and some within.
+# The steps around the epochs' edges, and some within.
 SOME = (0, 3, EPOCH - 2, EPOCH - 1, EPOCH, 2 * EPOCH - 1, 2 * EPOCH + 3)
 CASES = {
     "every step": (Setup(), range(STEPS - 1)),
     "saved while waiting": (Setup(asynchronous=False), SOME),
     "for batch in loader": (Setup(direct=True), SOME),
-    "2 workers": (Setup(workers=2), SOME),
+    "2 workers": (Setup(workers=2), range(STEPS - 1)),
     "for batch in loader, 2 workers": (Setup(workers=2, direct=True), SOME),
     "accumulated across epochs": (Setup(accumulate=3), SOME),
     "accumulated, for batch in loader": (Setup(accumulate=3, direct=True), SOME),
@@ -27,18 +27,19 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_from_every_step(tmp_path: Path, name: str) -> None:
-    """Stop after a step, start again, compare every further step with the uninterrupted run."""
+    """Go on after a step, compare every further one with the run that was neither interrupted nor saved."""
     setup, stops = CASES[name]
     whole: dict[int, str] = {}
     Training(tmp_path / "whole", setup, every_steps=NEVER).run(STEPS, whole)
     assert len(set(whole.values())) == STEPS, "every step changes something"
+    folder, saved = tmp_path / "saved", dict[int, str]()
+    Training(folder, setup, every_steps=1, keep=STEPS).run(STEPS, saved)
+    assert saved == whole, "saving changes nothing"
     for stop in stops:
-        folder = tmp_path / str(stop)
-        Training(folder, setup, every_steps=stop + 1).run(stop + 1)
         again: dict[int, str] = {}
-        assert Training(folder, setup, every_steps=NEVER).run(STEPS, again) == stop + 1
+        assert Training(folder, setup, every_steps=NEVER).run(STEPS, again, after=stop) == stop + 1
         assert again == {step: digest for step, digest in whole.items() if step > stop}, f"resumed after step {stop}"
-        assert store.verify(store.found(folder)[0].path)["exact"] is True
+    assert all(store.verify(item.path)["exact"] is True for item in store.found(folder))
 
 
 def test_resume_of_a_resume(tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ ROOT: Final = Path(__file__).parents[2]
 LAST: Final = 11
 
 
-def together(folder: Path, last: int, *words: str, world: int = 2) -> list[tuple[int, list[str], str]]:
+def together(
+    folder: Path, last: int, *words: str, world: int = 2, program: str = "rank"
+) -> list[tuple[int, list[str], str]]:
     """Run the ranks; status, words and errors of each."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    command = [sys.executable, "-B", "-m", "tests.checkpoint.rank", str(folder)]
+    command = [sys.executable, "-B", "-m", f"tests.checkpoint.{program}", str(folder)]
     ranks = [
         subprocess.Popen(
             [*command, str(rank), str(world), port, str(last), *words],

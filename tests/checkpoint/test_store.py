@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from hermitcrab.checkpoint import choice, retention, store, writers
+from hermitcrab.checkpoint import commit as committing
 from hermitcrab.checkpoint.retention import Keep, Verified
 from hermitcrab.errors import UserError
 
@@ -22,7 +23,7 @@ SAID: list[str] = []
 def commit(folder: Path, *steps: int, run: str = "r", **manifest: Any) -> list[Path]:
     """Commit small checkpoints."""
     told = {"run": run, "metrics": {}, **manifest}
-    return [store.commit(folder, step, told, {"state.pt": partial(write, step)}) for step in steps]
+    return [committing.commit(folder, step, told, {"state.pt": partial(write, step)}) for step in steps]
 
 
 def write(step: int, file: Any) -> None:

@@ -1,0 +1,1 @@
+"""The envelope and the status for training loops of others; each module imports its framework when it is used."""

@@ -1,0 +1,1 @@
+"""Trainings to copy: short, real, and written so that they survive."""

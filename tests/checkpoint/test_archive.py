@@ -1,0 +1,109 @@
+"""The file of a state is torch's own: its zip, its checksums, in every way torch reads it."""
+
+from __future__ import annotations
+
+import io
+import random
+import threading
+import time
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hermitcrab.checkpoint import archive, sums, tee
+from hermitcrab.checkpoint.tee import Tee
+
+FLOAT8 = [getattr(torch, name) for name in ("float8_e4m3fn", "uint16") if hasattr(torch, name)]
+
+
+def state() -> dict[str, Any]:
+    """Views, shared memory, an empty tensor, large and small ones, several types."""
+    large = torch.randn(300, 300)
+    kinds = {str(kind): large[:2].to(kind) for kind in (torch.bfloat16, torch.bool, torch.complex64, *FLOAT8)}
+    return {"large": large, "turned": large.t(), "part": large[3:5], "empty": torch.empty(0), "n": [1, "x"], **kinds}
+
+
+def raw(tensor: Any) -> Any:
+    """All its bytes, of whatever type."""
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def write(path: Path, value: Any) -> tee.Sum:
+    """Write it as a checkpoint's file."""
+    return tee.write(path, lambda file: archive.save(value, file))  # type: ignore[arg-type]
+
+
+def test_torch_and_zip_read_it(tmp_path: Path) -> None:
+    """Loaded whole or mapped; the zip's checksums and the file's own are right; tensors keep sharing memory."""
+    path, value = tmp_path / "state.pt", state()
+    told = write(path, value)
+    assert archive._is_known(), "this torch's inner code is used"
+    assert told == tee.measure(path)
+    with zipfile.ZipFile(path) as archived:
+        assert archived.testzip() is None
+    for options in ({}, {"mmap": True}):
+        back = torch.load(path, weights_only=True, **options)
+        assert back.keys() == value.keys() and back["n"] == [1, "x"]
+        for name, tensor in value.items():
+            if name != "n":
+                assert back[name].dtype == tensor.dtype and torch.equal(raw(back[name]), raw(tensor)), name
+        assert back["turned"].data_ptr() == back["large"].data_ptr()
+        assert back["large"].data_ptr() % archive.ALIGNED == 0
+
+
+def test_a_torch_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own torch.save writes the file, as well summed."""
+
+    def changed(*_: Any) -> None:
+        raise TypeError("other arguments")
+
+    monkeypatch.setattr(torch.serialization, "_save", changed)
+    archive._is_known.cache_clear()
+    try:
+        assert not archive._is_known()
+        monkeypatch.undo()
+        told = write(tmp_path / "state.pt", state())
+    finally:
+        archive._is_known.cache_clear()
+    assert told == tee.measure(tmp_path / "state.pt")
+    assert torch.equal(torch.load(tmp_path / "state.pt", weights_only=True)["empty"], torch.empty(0))
+
+
+def test_large_files_have_long_fields() -> None:
+    """Past 4 GiB, and past 65535 records, with the limits moved down to where a test can reach them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive, "FULL", 5000)
+        large = archive.Record(b"archive/data/0", 1, 7000, 6000)
+        assert len(archive._central(large)) == archive.CENTRAL.size + len(large.name) + 28
+        assert (large.offset + len(archive._local(large))) % archive.ALIGNED == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archive, "MANY", 100)
+        file = io.BytesIO()
+        archive.save({str(number): torch.tensor(number) for number in range(200)}, Tee(file))
+    with zipfile.ZipFile(file) as archived:
+        assert len(archived.infolist()) > 200 and archived.testzip() is None
+
+
+def test_sums_of_two_are_the_sum_of_both() -> None:
+    """For any lengths, none included."""
+    dice = random.Random(3)
+    for length in (0, 1, 7, 64, 1000, 70_001):
+        one, other = dice.randbytes(33), dice.randbytes(length)
+        assert sums.combine(zlib.crc32(one), zlib.crc32(other), length) == zlib.crc32(one + other)
+
+
+def test_a_gap_of_the_training_is_short(tmp_path: Path) -> None:
+    """Beside a write of 250 MB the training's thread never waits long for the interpreter."""
+    value = {str(number): torch.ones(1 << 20) for number in range(60)}
+    thread = threading.Thread(target=write, args=(tmp_path / "state.pt", value))
+    longest, last = 0.0, time.monotonic()
+    thread.start()
+    while thread.is_alive():
+        now = time.monotonic()
+        longest, last = max(longest, now - last), now
+    # benchmarks/checkpoint.py measures 50 ms on a quiet machine; torch.save(path) would keep it for half a second.
+    assert longest < 0.25
