@@ -151,6 +151,31 @@ def lock(_: Context, cuda: str = "", torch: str = "", upgrade: bool = False) -> 
     print(locks.refresh(combo, matrix, upgrade=upgrade))
 
 
+@task(
+    help={
+        "host": "the box, as ssh knows it: the script runs there and its progress is shown here",
+        "options": "words for the script, as '--cuda 12.1'",
+        "serve": "serve it on the local network instead",
+        "port": "the port to serve it on",
+        "lock": "resolve anew what the bootstrap locks for other Pythons; this asks the package index",
+    }
+)
+@one_line
+def bootstrap(
+    _: Context, host: str = "", options: str = "", serve: bool = False, port: int = 8080, lock: bool = False
+) -> None:
+    """Make a rented box the environment of the image: ./invoke bootstrap --host mygpu."""
+    from hermitcrab.build import bootstrap_locks, bootstrap_send
+
+    if lock:
+        for path in bootstrap_locks.refresh_all(matrices.load()):
+            print(path)
+    elif serve:
+        bootstrap_send.serve(port)
+    else:
+        bootstrap_send.send(host, bootstrap_send.words(options))
+
+
 @task(help={"path": "your Dockerfile or requirements file", "cuda": CUDA, "torch": TORCH})
 @one_line
 def lint(_: Context, path: str, cuda: str = "", torch: str = "") -> None:

@@ -16,7 +16,7 @@ import jinja2
 
 from hermitcrab.box import shipped
 from hermitcrab.box.files import write as write_file
-from hermitcrab.build import lock, readme, wheel
+from hermitcrab.build import bootstrap, lock, readme, wheel
 from hermitcrab.errors import UserError
 from hermitcrab.matrix import Combo, Matrix
 
@@ -55,6 +55,7 @@ def render(matrix: Matrix) -> dict[Path, bytes]:
         files[folder / "Dockerfile"] = dockerfile(matrix, combo).encode()
         files[folder / wheel.NAME] = box_wheel
         files[folder / ".dockerignore"] = b"*\n!Dockerfile\n!requirements.lock\n!*.whl\n"
+    files.update(bootstrap.render(matrix))
     files[README] = readme.render(README.read_text(encoding="utf-8"), matrix).encode()
     return files
 
@@ -115,7 +116,7 @@ def _context(matrix: Matrix, combo: Combo) -> dict[str, Any]:
         "parts": {name: text.rstrip("\n") for name, text in parts.items()},
         "files": list(_home_files(combo)),
         "wheel": wheel.NAME,
-        "wanted": json.dumps(_wanted(combo), indent=1),
+        "wanted": json.dumps(bootstrap.wanted(combo), indent=1),
         "labels": list(_labels(combo).items()),
     }
 
@@ -140,19 +141,6 @@ def _constraints(combo: Combo) -> list[str]:
     kept = [f"{pin.name}=={pin.version}" for pin in pins if pin.name in own or pin.name.startswith("nvidia-")]
     old_numpy = any(pin.name == "numpy" and pin.version.startswith("1.") for pin in pins)
     return [*kept, "numpy<2"] if old_numpy else kept
-
-
-def _wanted(combo: Combo) -> dict[str, Any]:
-    """The row in the words of the proof at the end of the build."""
-    trio = {name: getattr(combo, name).split("+")[0] for name in ("torch", "torchvision", "torchaudio")}
-    row = {
-        "combo": combo.id,
-        "cuda": combo.cuda,
-        "python": combo.python,
-        "driver": combo.driver,
-        **trio,
-    }
-    return {**row, "arch": list(combo.arch), "ptx": list(combo.ptx), "compiles": combo.compiles}
 
 
 def _labels(combo: Combo) -> dict[str, str]:

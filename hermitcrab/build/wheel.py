@@ -6,18 +6,15 @@ compressed, so that no zlib version has a say, and stand in a fixed order with a
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import io
-import zipfile
 from pathlib import Path
 from typing import Final
 
 from hermitcrab import __version__
+from hermitcrab.box.bootstrap import wheels
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-NAME: Final = f"hermitcrab-{__version__}-py3-none-any.whl"
-INFO: Final = f"hermitcrab-{__version__}.dist-info"
+NAME: Final = wheels.NAME
+INFO: Final = wheels.INFO
 AT_HOME: Final = ("build", "connect", "matrix.py")  # what a box has no use for
 FILES: Final = "[a-z]*[a-z]"  # how the names of ours look; an editor's swap files and copies do not
 HOME_FILES: Final = "hermitcrab/box/home_files"
@@ -35,18 +32,17 @@ ENTRY_POINTS: Final = "[console_scripts]\ncrab = hermitcrab.cli:main\n"
 
 def box_wheel(root: Path = ROOT) -> bytes:
     """Return the wheel of the box's part of the package that lies under ``root``."""
-    files = {
+    return wheels.pack(content(root))
+
+
+def content(root: Path = ROOT) -> dict[str, bytes]:
+    """What the wheel holds, by name; a box packs it anew from these."""
+    return {
         **_sources(root),
         f"{INFO}/METADATA": METADATA.encode(),
         f"{INFO}/WHEEL": WHEEL.encode(),
+        f"{INFO}/entry_points.txt": ENTRY_POINTS.encode(),
     }
-    files[f"{INFO}/entry_points.txt"] = ENTRY_POINTS.encode()
-    files[f"{INFO}/RECORD"] = _record(files).encode()
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
-        for name, data in files.items():
-            archive.writestr(_entry(name), data)
-    return buffer.getvalue()
 
 
 def _sources(root: Path) -> dict[str, bytes]:
@@ -58,19 +54,3 @@ def _sources(root: Path) -> dict[str, bytes]:
     # The settings of templates/home, where hermitcrab.box.shipped looks for them.
     named |= {f"{HOME_FILES}/{path.name}": path for path in sorted(home.glob(FILES)) if path.is_file()}
     return {name: path.read_bytes().replace(b"\r\n", b"\n") for name, path in named.items()}
-
-
-def _record(files: dict[str, bytes]) -> str:
-    lines = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files.items()]
-    return "\n".join([*lines, f"{INFO}/RECORD,,", ""])
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-
-
-def _entry(name: str) -> zipfile.ZipInfo:
-    entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-    entry.create_system = 3  # Unix, also when made elsewhere
-    entry.external_attr = 0o100644 << 16
-    return entry

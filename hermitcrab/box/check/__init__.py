@@ -7,12 +7,12 @@ hold memory runs in a child process, so that nothing stays allocated.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
+from hermitcrab.box import files
 from hermitcrab.box.check import build, devices, disk, driver, kernels, probe, report, speed, verdict
 from hermitcrab.box.check.child import Child, Failure
 from hermitcrab.box.check.driver import Facts
@@ -150,11 +150,8 @@ def _beside(box: Box, *, quick: bool) -> Iterator[Finding]:
 
 
 def _manifest(root: Path) -> Mapping[str, Any] | None:
-    try:
-        read = json.loads((root / MANIFEST).read_text())
-    except (OSError, ValueError):
-        return None
-    return read if isinstance(read, dict) else None
+    """Read what the image was made of, or the bootstrapped environment that this runs in."""
+    return files.read_json(root / MANIFEST) or files.read_json(Path(sys.prefix) / build.MANIFEST) or None
 
 
 def _parser() -> argparse.ArgumentParser:

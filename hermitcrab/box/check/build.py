@@ -14,6 +14,7 @@ FLOORS = {11: "450.80.02", 12: "525.60.13", 13: "580"}
 EXCLUDED = {50: (53,), 52: (53,), 60: (62,), 61: (62,), 70: (72,), 80: (87,), 86: (87,), 100: (101,)}
 ONLY = {53: (53,), 62: (62,), 72: (72,), 87: (87,), 101: (101, 110)}
 CUDA_13_FIRST, BLACKWELL = 75, 100  # the oldest card of CUDA 13; the first that needs CUDA 12.8
+MANIFEST = "hermitcrab.json"  # in an environment that the bootstrap made: what it was made of
 REINSTALL = "Install the pinned build again (hermitcrab image or bootstrap), and keep the pin: pip install -c."
 
 

