@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import signal
 import sys
 from typing import NamedTuple, Sequence
 
@@ -48,9 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         status: int = importlib.import_module(command.module).main(given[1:])
+        sys.stdout.flush()
     except UserError as error:
         print(f"crab: {error}", file=sys.stderr)
         return error.code
+    except BrokenPipeError:
+        # `crab check | head`: nobody reads any more; Python would complain once again at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     return status
 
 

@@ -152,7 +152,7 @@ def test_a_cut_runs_nothing(short: str, shell: str, tmp_path: Path) -> None:
             continue
         assert done.stdout == "", cut
         assert done.returncode != 0 or cut < start, cut
-        assert "bootstrap:" not in done.stderr, cut
+        assert not done.stderr.startswith("bootstrap:"), cut  # the shell may quote the line it stopped at
     assert list(itertools.chain(home.iterdir(), temporary.iterdir())) == []
 
 

@@ -74,3 +74,14 @@ def test_help_loads_no_command() -> None:
     loaded = set(done.stdout.split())
     assert "hermitcrab.cli" in loaded
     assert not loaded & {"subprocess", *(command.module for command in cli.COMMANDS.values())}
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """``crab platform | true`` says nothing about it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "hermitcrab.cli", "platform"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
