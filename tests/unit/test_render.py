@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from hermitcrab import matrix as matrices
-from hermitcrab.build import lock, render, wheel
+from hermitcrab.build import bootstrap, lock, render, wheel
 from hermitcrab.errors import UserError
 from hermitcrab.matrix import Combo
 
@@ -61,6 +61,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(render, "TEMPLATES", tmp_path / "templates")
     monkeypatch.setattr(render, "IMAGES", tmp_path / "images")
     monkeypatch.setattr(render, "README", tmp_path / "README.md")
+    monkeypatch.setattr(bootstrap, "SCRIPT", tmp_path / "bootstrap" / "bootstrap.sh")
     render.write(SMALL)
     return tmp_path
 
@@ -149,7 +150,7 @@ def test_a_full_disk_leaves_the_old_file(project: Path, monkeypatch: pytest.Monk
     with pytest.raises(OSError, match="No space left"):
         render.write(SMALL)
     assert readme.read_text(encoding="utf-8") == old
-    assert {path.name for path in project.iterdir()} == {"README.md", "images", "templates"}
+    assert {path.name for path in project.iterdir()} == {"README.md", "bootstrap", "images", "templates"}
 
 
 def test_what_an_editor_leaves_is_not_rendered(project: Path) -> None:
