@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from typing import Sequence
 
 from hermitcrab.train import places, view
@@ -12,7 +11,6 @@ from hermitcrab.train import places, view
 def main(arguments: Sequence[str]) -> int:
     """Show a run until it ends; returns its status then."""
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     return view.watch(places.find(options.run), last=options.lines, stays=options.stays)
 
 

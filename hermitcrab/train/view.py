@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -86,6 +87,8 @@ def open_view(run: Run, *, tmux: bool) -> int:
 
 def watch(run: Run, *, last: int = LAST, stays: bool = False) -> int:
     """Follow a run to its end, or until Ctrl-C; returns its status, or 0 if it goes on."""
+    # A script that runs in the background hands on a SIGINT that is ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     follow, mark = Follow(run.log, last), run.attached / str(os.getpid())
     print(f"crab: {run.name}: Ctrl-C leaves this view, the run goes on", flush=True)
     look_at, limit = 0.0, time.monotonic() + START_SECONDS
