@@ -17,13 +17,23 @@ import torch
 from hermitcrab.checkpoint import archive, sums, tee
 from hermitcrab.checkpoint.tee import Tee
 
-FLOAT8 = [getattr(torch, name) for name in ("float8_e4m3fn", "uint16") if hasattr(torch, name)]
+
+def can_save(name: str) -> bool:
+    """Say whether this torch knows a type and saves it: 2.4 has uint16 and does not."""
+    try:
+        torch.save(torch.zeros(1).to(getattr(torch, name)), io.BytesIO())
+    except (AttributeError, KeyError):
+        return False
+    return True
+
+
+NEWER = [getattr(torch, name) for name in ("float8_e4m3fn", "uint16") if can_save(name)]
 
 
 def state() -> dict[str, Any]:
     """Views, shared memory, an empty tensor, large and small ones, several types."""
     large = torch.randn(300, 300)
-    kinds = {str(kind): large[:2].to(kind) for kind in (torch.bfloat16, torch.bool, torch.complex64, *FLOAT8)}
+    kinds = {str(kind): large[:2].to(kind) for kind in (torch.bfloat16, torch.bool, torch.complex64, *NEWER)}
     return {"large": large, "turned": large.t(), "part": large[3:5], "empty": torch.empty(0), "n": [1, "x"], **kinds}
 
 
