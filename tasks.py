@@ -197,13 +197,18 @@ def engine(_: Context, stop: bool = False, purge: bool = False) -> None:
     show.engine()
 
 
-@task(help={"only": "lint, unit, shell, image, box or gpu; several with commas"})
+@task(
+    help={
+        "only": "lint, unit, shell, train, image, box or gpu; several with commas",
+        "nightly": "also what takes minutes: each byte at which the bootstrap may be cut",
+    }
+)
 @one_line
-def test(_: Context, only: str = "") -> None:
+def test(_: Context, only: str = "", nightly: bool = False) -> None:
     """Run all that this machine can run, and say what was skipped and why."""
     from hermitcrab.build import quality
 
-    quality.run(only)
+    quality.run(only, nightly=nightly)
 
 
 def _end_as_by_ctrl_c() -> None:

@@ -64,23 +64,27 @@ def script(matrix: Matrix) -> str:
 
 
 def payload(matrix: Matrix) -> bytes:
-    """What a box unpacks: tar, bzip2; bzip2 is smaller here than xz, and the same in every version."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for name, data in sorted(_content(matrix).items()):
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(data), 0o644
-            archive.addfile(member, io.BytesIO(data))
-    return bz2.compress(buffer.getvalue(), 9)
+    """What a box unpacks: tar, bzip2, which is smaller here than xz, and the same in every version.
+
+    Code and data go apart, since the statistics of one are no good for the other. See docs/adr/0011.
+    """
+    content = _content(matrix)
+    code = {name: data for name, data in content.items() if name.endswith(".py")}
+    rest = {name: data for name, data in content.items() if name not in code}
+    return b"".join(bz2.compress(_tar(part), 9) for part in (code, rest))
 
 
 def pinned(matrix: Matrix) -> dict[str, Any]:
     """The pins a box needs of the matrix."""
     uv = matrix.tools["uv"]
+    texts = {combo.id: _lock_lines(combo) for combo in matrix.combos}
+    lines = sorted({line for of in texts.values() for text in of.values() for line in text})
+    numbers = {line: number for number, line in enumerate(lines)}
     return {
         "packages": list(matrix.packages),
         "uv": {"version": uv.version, "sha256": uv.sha256},
-        "combos": [_row(combo) for combo in matrix.combos],
+        "lines": lines,
+        "combos": [_row(combo, texts[combo.id], numbers) for combo in matrix.combos],
     }
 
 
@@ -100,26 +104,30 @@ def locks(combo: Combo) -> dict[str, Path]:
 
 
 def _content(matrix: Matrix) -> Mapping[str, bytes]:
-    files = {
+    return {
         **wheel.content(),
         pins.PINS: json.dumps(pinned(matrix), separators=(",", ":"), sort_keys=True).encode(),
         apt.FUNCTIONS: "".join(_parts()[name] for name in ("say.sh", "apt.sh")).encode(),
     }
-    for combo in matrix.combos:
-        for python, path in locks(combo).items():
-            files[f"locks/{_lock_name(combo, python)}"] = path.read_bytes().replace(
-                b"\r\n", b"\n"
-            )  # whatever git made of it
-    return files
 
 
-def _row(combo: Combo) -> dict[str, Any]:
-    own = {python: _lock_name(combo, python) for python in locks(combo)}
+def _tar(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, data in sorted(files.items()):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), 0o644
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _row(combo: Combo, texts: Mapping[str, list[str]], numbers: Mapping[str, int]) -> dict[str, Any]:
+    own = {python: [numbers[line] for line in text] for python, text in texts.items()}
     return {"wanted": wanted(combo), "disk_gb": combo.disk_gb, "reason": combo.reason, "locks": own}
 
 
-def _lock_name(combo: Combo, python: str) -> str:
-    return f"{combo.id.rpartition('-')[0]}-py{python.replace('.', '')}"
+def _lock_lines(combo: Combo) -> dict[str, list[str]]:
+    return {python: path.read_text(encoding="ascii").splitlines() for python, path in locks(combo).items()}
 
 
 def _parts() -> dict[str, str]:

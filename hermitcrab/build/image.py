@@ -28,6 +28,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 # BuildKit hands these to every step and keeps them out of the image and its history.
 PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "FTP_PROXY", "ALL_PROXY")
 CA_SETTINGS: Final = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "CURL_CA_BUNDLE")
+CA_EXTRA: Final = "HERMITCRAB_CA"  # beside all of these; the same setting as on a box
 CA_SYSTEM: Final = "/etc/ssl/certs/ca-certificates.crt"
 INDEX_SETTINGS: Final = ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")
 ROOM: Final = 2.6  # a build holds its image twice, and the wheels as they come
@@ -198,10 +199,23 @@ def secrets() -> Iterator[Mapping[str, Path]]:
         if ca := next(filter(Path.is_file, bundles), None):
             # A copy, since a path with a comma would end the option it stands in.
             found["ca"] = Path(shutil.copyfile(ca, Path(folder, "ca")))
+        if extra := os.environ.get(CA_EXTRA):
+            found["ca"] = _with(found.get("ca", Path(folder, "ca")), Path(extra))
         if index := _index():
             found["index"] = Path(folder, "index")
             found["index"].write_text(index)
         yield found
+
+
+def _with(bundle: Path, extra: Path) -> Path:
+    """Add one more certificate; one that was named and is not there must not be passed over."""
+    try:
+        data = extra.read_bytes()
+    except OSError as error:
+        raise UserError(f"{CA_EXTRA}={extra}: {error.strerror}; name a file of certificates (PEM)", code=2) from None
+    with bundle.open("ab") as file:
+        file.write(b"\n" + data)
+    return bundle
 
 
 def _index() -> str:

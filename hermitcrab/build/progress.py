@@ -16,6 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 STAGES: Final = {
     "lists": "package lists",
     "tools": "build tools",
+    "nvidia": "NVIDIA's wheels",
     "wheels": "torch and its wheels",
     "system": "system packages",
     "box": "hermitcrab",

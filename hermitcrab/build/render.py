@@ -9,6 +9,7 @@ import json
 import posixpath
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,15 +26,38 @@ TEMPLATES: Final = ROOT / "templates"
 IMAGES: Final = ROOT / "images"
 README: Final = ROOT / "README.md"  # its table of combos
 
-# Layers of wheels, calmest first: name, and what it takes from site-packages. Each stays below
-# 2 GB compressed. cuDNN, NCCL and their like move between torch releases of one CUDA; the rest
-# of NVIDIA's files do not.
-LAYERS: Final = (
-    ("cudnn", ("nvidia/cudnn", "nvidia/nccl", "nvidia/cusparselt", "nvidia/nvshmem")),
-    ("cuda", ("nvidia",)),
-    ("torch", ("torch", "torchgen", "functorch", "triton")),
-)
 LAST_LAYER: Final = "rest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """Installs the wheels of the lock that grep finds by ``wheels``, and sorts their files into layers.
+
+    ``layers`` has a line for each: its name, and what it takes from site-packages. ``last`` takes what nobody does.
+    """
+
+    name: str
+    wheels: str
+    layers: str
+    last: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """The layers it fills."""
+        return [line.split()[0] for line in self.layers.splitlines()] + [self.last] * bool(self.last)
+
+
+# Calmest layers first, each below 2 GB compressed: cuDNN, NCCL and their like move between torch releases of one CUDA,
+# the rest of NVIDIA's files do not. A stage of their own, so that they are stored while torch is stripped: all that its
+# wheels bring, but for the venv's own _virtualenv.
+STAGES: Final = (
+    Stage(
+        name="nvidia",
+        wheels="^nvidia-",
+        layers="cudnn nvidia/cudnn nvidia/nccl nvidia/cusparselt nvidia/nvshmem\ncuda [!_]*",
+    ),
+    Stage(name="wheels", wheels="-v ^nvidia-", layers="torch torch torchgen functorch triton", last=LAST_LAYER),
+)
 
 # What the stages that build need, and nothing of it reaches the image.
 TOOL_PACKAGES: Final = ("python3", "python3-pip-whl", "binutils")
@@ -111,8 +135,7 @@ def _context(matrix: Matrix, combo: Combo) -> dict[str, Any]:
         "packages": " ".join(matrix.packages),
         "tool_packages": " ".join(TOOL_PACKAGES),
         "backend": "" if combo.wheels == "pypi" else f"--torch-backend {combo.wheels}",
-        "layers": "\n".join(f"{name} {' '.join(paths)}" for name, paths in _layers(combo)),
-        "layer_names": [*(name for name, _ in _layers(combo)), LAST_LAYER],
+        "wheels": _stages(combo),
         "parts": {name: text.rstrip("\n") for name, text in parts.items()},
         "files": list(_home_files(combo)),
         "wheel": wheel.NAME,
@@ -121,10 +144,10 @@ def _context(matrix: Matrix, combo: Combo) -> dict[str, Any]:
     }
 
 
-def _layers(combo: Combo) -> list[tuple[str, tuple[str, ...]]]:
-    """The layers this combo fills: a torch from an index may carry NVIDIA's libraries inside itself."""
+def _stages(combo: Combo) -> list[Stage]:
+    """The stages this combo needs: a torch from an index may carry NVIDIA's libraries inside itself."""
     nvidia = any(pin.name.startswith("nvidia-") for pin in lock.read(lock.lock_path(combo)))
-    return [(name, paths) for name, paths in LAYERS if nvidia or not paths[0].startswith("nvidia")]
+    return [stage for stage in STAGES if nvidia or stage.name != "nvidia"]
 
 
 def _home_files(combo: Combo) -> Iterator[tuple[str, str]]:

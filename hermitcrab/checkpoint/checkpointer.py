@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import atexit
 import math
+import operator
 import os
 import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ContextManager
 
-import torch
-
-from hermitcrab.checkpoint import choice, loading, parts, probe, ranks, record, rng, sharded, start, telling
+from hermitcrab.checkpoint import choice, loading, metrics, parts, probe, ranks, record, rng, sharded, start, telling
 from hermitcrab.checkpoint.manifests import Describer
 from hermitcrab.checkpoint.pace import OVERHEAD, Clock, Pace
 from hermitcrab.checkpoint.phases import Phases
@@ -63,6 +62,7 @@ class Checkpointer:
         self.folder = start.folder(folder)
         self._parts = {name: part for name, part in named.items() if part is not None}
         parts.check(self._parts)
+        self._sampler = named.get("sampler")
         if keep < LEAST or (every_steps is not None and every_steps < 1) or not 0 < overhead <= 1:
             raise UserError("valid are keep >= 2, every_steps >= 1 and 0 < overhead <= 1", code=2)
         self._run, self._rehearse, self._total = run, rehearse, total
@@ -79,7 +79,8 @@ class Checkpointer:
         self._describer = Describer(_announce)
         self._metrics: dict[str, Any] = {}
         self._done: int | None = None
-        self._sharded = self._unsaved = self._resumed = self._closed = False
+        self._next = 0  # the least step that may be done now
+        self._sharded = self._resumed = self._closed = False
 
     @property
     def saved(self) -> int | None:
@@ -92,6 +93,8 @@ class Checkpointer:
         ``fresh`` begins a new run at 0 and leaves what is there. Without either, RESUME decides, which
         `crab train` sets. Call it once all parts are made.
         """
+        if self._resumed:
+            raise UserError("resume() was called before, and once is enough", code=2)
         if ranks.rank() == 0:
             self._phases.teller = telling.from_environment()
         self._phases.teller.tell(phase="loading", folder=str(self.folder), total=self._total)
@@ -103,32 +106,36 @@ class Checkpointer:
         self._sharded = sharded.is_sharded(self._parts)
         for doubt in probe.doubts(here["filesystem"]):
             _announce(doubt)
-        first = 0
         if chosen is not None:
             notes = self._describer.notes = ranks.all_succeed(
                 lambda: loading.apply(chosen, self._parts, here, is_sharded=self._sharded)
             )
-            self._saver.saved = int(chosen.manifest["step"])
-            first = self._saver.saved + 1
+            self._saver.saved = self._saver.resumed = int(chosen.manifest["step"])
+            self._next = self._saver.saved + 1
             _announce(f"resumed from {chosen.path.name}" + "".join(f"; {note}" for note in notes))
             self._committed(self._saver.saved, chosen.path)
+        elif isinstance(self._sampler, ResumableSampler):
+            self._sampler.placed()  # a program that is wrong is wrong at its first start, too
         self._begin()
-        return first
+        return self._next
 
-    def step(self, step: int, *, loss: Any = None, batches: int = 1, **metrics: Any) -> None:
+    def step(self, step: int, *, loss: Any = None, batches: int = 1, **more: Any) -> None:
         """Say that a step is done; saves if it is time to.
 
-        ``batches`` tells how many were taken for it, where the loop iterates over the loader itself.
+        ``batches`` tells how many were taken for it, where the loop iterates over the loader itself; ``more`` are
+        metrics: one number each, which is read at a save only, so that no card need be waited for.
         Raises what went wrong in the last save, a full disk excepted. Ends the program after SIGTERM.
         """
         self._check()
-        first, self._done, self._unsaved = self._done is None, step, True
+        step = operator.index(step)
+        if step < self._next:
+            raise UserError(f"step {step} is done, the next is {self._next}: begin at what resume() returned", code=2)
+        self._metrics = {name: metrics.held(name, value) for name, value in {"loss": loss, **more}.items()}
+        first, self._done, self._next = self._done is None, step, step + 1
         self._phases.drawn = None
-        self._metrics = metrics if loss is None else {"loss": loss, **metrics}
-        self._phases.teller.step(step, loss, metrics.get("grad_norm"))
-        sampler = self._parts.get("sampler")
-        if isinstance(sampler, ResumableSampler) and not sampler.counts_itself:
-            sampler.advance(batches)
+        self._phases.teller.step(step, self._metrics["loss"], self._metrics.get("grad_norm"))
+        if isinstance(self._sampler, ResumableSampler) and not self._sampler.counts_itself:
+            self._sampler.advance(batches)
         self._turn(ranks.rank() == 0 and self._is_due(step), rehearse=first and self._rehearse)
 
     def poll(self) -> None:
@@ -149,7 +156,9 @@ class Checkpointer:
             raise UserError("there is nothing to save before the first step()", code=2)
         self._save()
         self.wait()
-        self._raise_failure()
+        reason = self._unsafe()
+        if reason:
+            raise UserError(reason) from self._saver.failure
 
     def wait(self) -> None:
         """Return when no save is under way; raises what went wrong in it, a full disk excepted."""
@@ -187,7 +196,9 @@ class Checkpointer:
         """At the end of a step: save, rehearse, or end, as the clock, the signals and all ranks want."""
         due, asked, stop = ranks.any_of([due, self._signals.save, self._signals.stop])
         self._signals.save = self._signals.save and not asked
-        if self._done is not None and (due or (asked and self._unsaved)):
+        if asked:
+            self.wait()  # what is under way may be this very step
+        if self._done is not None and (due or (asked and self._unsafe())):
             self._save()
         elif rehearse:
             self._save(rehearsal=True)
@@ -202,13 +213,12 @@ class Checkpointer:
             return
         failing = sys.exc_info()[0] is not None
         try:
-            if not failing and ranks.any_of([self._unsaved])[0]:
-                self._save()
             with self._phases.waiting("saving"):
                 self._saver.background.wait()
             if not failing:
                 self._saver.background.raise_error()
-                self._raise_failure()
+                if self._unsafe():
+                    self.save()
                 if ranks.rank() == 0 and self._resumed:
                     choice.committed(self.folder)
                 self._phases.teller.tell(finished=finished)
@@ -224,13 +234,12 @@ class Checkpointer:
         step = self._done
         assert step is not None
         states = ranks.gather(self._phases.drawn or rng.capture())
-        metrics = {name: _number(value) for name, value in self._metrics.items()}
-        if rehearsal or self._is_finite(step, metrics.get("loss")):
-            manifest = {**self._describer.describe(self._parts, metrics), "run": self._run}
+        told = {name: metrics.number(value) for name, value in self._metrics.items()}
+        if rehearsal or self._is_finite(step, told["loss"]):
+            manifest = {**self._describer.describe(self._parts, told), "run": self._run}
             self._phases.teller.tell(exact=manifest["exact"])
             with self._phases.waiting("saving"):
                 self._write(states, manifest, step, rehearsal=rehearsal)
-            self._unsaved = rehearsal
 
     def _write(self, states: list[rng.State], manifest: dict[str, Any], step: int, *, rehearsal: bool) -> None:
         if self._sharded:
@@ -241,19 +250,24 @@ class Checkpointer:
             state = {**parts.collect(self._parts), "rng": states}
             self._saver.save(state, manifest, step, rehearsal=rehearsal)
 
-    def _is_finite(self, step: int, loss: Any) -> bool:
-        fine = self._saver.allow_non_finite or not isinstance(loss, float) or math.isfinite(loss)
+    def _is_finite(self, step: int, loss: float | None) -> bool:
+        fine = self._saver.allow_non_finite or loss is None or math.isfinite(loss)
         if not fine:
             _announce(f"WARNING: step {step} is not saved: its loss is {loss}")
         return ranks.from_first(lambda: fine)
 
-    def _raise_failure(self) -> None:
-        if self._saver.failure is not None:
-            raise UserError(
-                f"the last save failed: {self._saver.failure}; the newest checkpoint is of step {self.saved}"
-            ) from self._saver.failure
-        if self._unsaved:
-            raise UserError(f"step {self._done} is not saved: its loss is not finite; the newest is step {self.saved}")
+    def _unsafe(self) -> str:
+        """Why the last step is not on the disk, as rank 0 knows it; empty when it is, or when there is none."""
+
+        def reason() -> str:
+            saved, failure = self._saver.saved, self._saver.failure
+            if self._done in {None, saved}:
+                return ""
+            if failure is not None:
+                return f"the last save failed: {failure}; the newest checkpoint is of step {saved}"
+            return f"step {self._done} is not saved: its loss is not finite; the newest checkpoint is of step {saved}"
+
+        return ranks.from_first(reason)
 
     def _begin(self) -> None:
         self._signals.install()
@@ -283,8 +297,3 @@ def _announce(message: str) -> None:
     """Say it, on one rank."""
     if ranks.rank() == 0:
         say(message)
-
-
-def _number(value: Any) -> Any:
-    """A metric as a number; only at a save, since reading a tensor makes the GPU wait."""
-    return float(value) if isinstance(value, torch.Tensor) or hasattr(value, "item") else value

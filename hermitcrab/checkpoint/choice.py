@@ -83,7 +83,7 @@ def sweep(folder: Path, say: Say) -> None:
     """Remove what writers of this machine left that are dead, and say so."""
     gone, left = store.sweep(folder)
     if gone:
-        say(f"removed {len(gone)} unfinished checkpoints of ended programs")
+        say(f"removed what ended programs left unfinished: {len(gone)} checkpoints or files")
     if left:
         say(f"left alone: {', '.join(path.name for path in left)}: of a living program or another machine")
 
@@ -95,6 +95,13 @@ def set_aside(path: Path, reason: str, say: Say) -> None:
     except OSError as error:
         reason += f" (and cannot be moved: {error.strerror})"
     say(f"WARNING: {path.name} is not used: {reason}")
+
+
+def leave_behind(folder: Path, run: str, step: int, say: Say) -> None:
+    """Set aside what a run did after a step to which it went back: being newer, it would be kept and chosen instead."""
+    for item in store.found(folder):
+        if item.step > step and (_cheap(item.path) or {}).get("run") == run:
+            set_aside(item.path, f"the run went back to step {step} and on from there", say)
 
 
 def runs(folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ Standard library only. The steps are apart, so that several ranks can write into
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -57,15 +58,13 @@ def publish(folder: Path, step: int, manifest: Manifest, temporary: Path) -> Pat
     """Give a sealed folder its name. A good one of the same step and run stays, and is returned."""
     try:
         target = _place(folder, step, manifest)
-        if target.exists():
-            shutil.rmtree(temporary)
-            return target
-        _rename(temporary, target)
-    except BaseException:
+        if not target.exists():
+            _rename(temporary, target)
+    finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise
     tee.sync_folder(folder)
-    store.replace(folder / "latest", target.name + "\n")
+    with contextlib.suppress(OSError):  # a hint only
+        store.replace(folder / "latest", target.name + "\n")
     return target
 
 
@@ -95,7 +94,6 @@ def _rename(temporary: Path, target: Path) -> None:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(temporary / name, target / name)
             sum_of(target / name)
-        shutil.rmtree(temporary)
 
 
 def _place(folder: Path, step: int, manifest: Manifest) -> Path:

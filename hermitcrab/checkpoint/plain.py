@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import functools
 import io
-import pickle
 import sys
 from collections import OrderedDict
 from datetime import timedelta
@@ -67,11 +66,21 @@ def plain(value: Any, path: str = "state", depth: int = 0) -> Any:
 @functools.lru_cache(maxsize=None)
 def _loads(value: Any) -> bool:
     """Whether this torch takes it back with ``weights_only=True``; the first ones took no dtype and no device."""
+    return _returns(lambda: value)
+
+
+@functools.lru_cache(maxsize=None)
+def _holds(dtype: Any) -> bool:
+    """Whether this torch saves tensors of a type: some have uint16 and no way to write it."""
+    return _returns(lambda: torch.empty(1, dtype=dtype))
+
+
+def _returns(make: Callable[[], Any]) -> bool:
     buffer = io.BytesIO()
-    torch.save(value, buffer)
     try:
+        torch.save(make(), buffer)
         torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
-    except pickle.UnpicklingError:
+    except Exception:  # noqa: BLE001 - KeyError, UnpicklingError, and what other versions have
         return False
     return True
 
@@ -104,16 +113,22 @@ def _key(key: Any, path: str) -> Any:
 
 def _tensor(value: Any, path: str) -> Any:
     if type(value) not in {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer if hasattr(torch.nn, "Buffer") else None}:
-        raise UnsaveableError(path, value, "give its full, ordinary tensor (sharded state is not supported yet)")
+        raise UnsaveableError(path, value, "give its full, ordinary tensor")
     if value.layout is not torch.strided or value.is_meta or value.is_quantized:
         raise UnsaveableError(path, value, "only dense tensors with data can be saved")
+    if not _holds(value.dtype):
+        raise UnsaveableError(path, value, f"this torch cannot save {value.dtype}: convert it to another type")
     return value.detach()
 
 
 def _numpy(value: Any, path: str) -> Any:
     numpy = sys.modules.get("numpy")  # never imported for this: torch is the only dependency
-    if numpy and isinstance(value, numpy.generic):
-        return plain(value.item(), path, DEEPEST)
-    if numpy and isinstance(value, numpy.ndarray) and value.dtype.kind in "biuf":
-        return torch.from_numpy(value.copy())
+    if numpy and isinstance(value, numpy.generic) and not isinstance(value.item(), numpy.generic):
+        return plain(value.item(), path)
+    if numpy and isinstance(value, numpy.ndarray) and not isinstance(value, numpy.ma.MaskedArray):
+        try:
+            tensor = torch.from_numpy(value.astype(value.dtype.newbyteorder("=")))
+        except TypeError as error:  # objects, texts, and numbers that no tensor holds
+            raise UnsaveableError(path, value, str(error).splitlines()[0]) from error
+        return _tensor(tensor, path)
     raise UnsaveableError(path, value)

@@ -6,6 +6,7 @@ deletes the wrong ones, and one of another run is not ours to delete.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, Callable, NamedTuple, Tuple
 
 from hermitcrab.checkpoint import store
 from hermitcrab.checkpoint.store import Manifest
+from hermitcrab.errors import UserError
 
 LEAST = 2  # one may turn out to be bad
 Stamp = Tuple[Tuple[str, int, int], ...]
@@ -44,7 +46,8 @@ class Verified:
 
     def trust(self, path: Path) -> None:
         """Take a checkpoint as good that was summed while this process wrote it."""
-        self._known[path] = (_stamp(path), store.read_manifest(path))
+        with contextlib.suppress(store.BadError, OSError):  # then it is read when the question comes up
+            self._known[path] = (_stamp(path), store.read_manifest(path))
 
 
 def prune(folder: Path, run: str | None, keep: Keep, verified: Verified, say: Callable[[str], None]) -> None:
@@ -84,7 +87,7 @@ def _has(manifest: Manifest, name: str) -> bool:
 def _cheap(path: Path) -> Manifest | None:
     try:
         return store.read_manifest(path)
-    except store.BadError:
+    except (store.BadError, UserError):  # of a newer format: not ours to remove
         return None
 
 

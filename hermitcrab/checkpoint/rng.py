@@ -30,11 +30,19 @@ def restore(state: State) -> list[str]:
     python = state["python"]
     random.setstate((python["version"], tuple(python["numbers"].tolist()), python["gauss"]))
     torch.set_rng_state(state["torch"])
-    if "numpy" in state:
+    return _restore_numpy(state.get("numpy")) + _restore_cuda(state.get("cuda", []))
+
+
+def _restore_numpy(state: Any) -> list[str]:
+    if state is None:
+        return []
+    try:
         numpy = importlib.import_module("numpy")
-        keys = numpy.array(state["numpy"]["keys"].tolist(), dtype="uint32")
-        numpy.random.set_state((state["numpy"]["name"], keys, *state["numpy"]["rest"]))
-    return _restore_cuda(state.get("cuda", []))
+    except ImportError:
+        return ["numpy's random state has no numpy here"]
+    keys = numpy.array(state["keys"].tolist(), dtype="uint32")
+    numpy.random.set_state((state["name"], keys, *state["rest"]))
+    return []
 
 
 def _restore_cuda(states: list[Any]) -> list[str]:

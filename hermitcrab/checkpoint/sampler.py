@@ -48,6 +48,7 @@ class ResumableSampler:
         self.counts_itself = False  # whether batches() counts, or Checkpointer.step does
         self.reads_ahead = False  # whether the loader has asked for more than was trained on: it has workers
         self._asked = 0  # batches of this epoch that the loader has asked for
+        self._begun = self._stale = False  # whether a loader walks here, and does so from another position
         self.on_first_index: Callable[[], Any] | None = None
         if len(self) < 1 or not 0 <= rank < world:
             raise UserError(f"{self.length} samples give no batch of {batch_size} for rank {rank} of {world}", code=2)
@@ -59,6 +60,7 @@ class ResumableSampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         """The batches of this epoch that are still to be trained on."""
+        self._begun, self._stale = True, False
         return self._indices(self.epoch, self.batch)
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
@@ -71,10 +73,16 @@ class ResumableSampler:
 
     def advance(self, batches: int = 1) -> None:
         """Count batches as trained on; past its last one begins the next epoch."""
+        if self._stale:
+            raise UserError("the loader was begun before resume() and is at the old position: begin it after", code=2)
         self.batch += batches
         self.reads_ahead |= self._asked > self.batch
         while self.batch >= len(self):
             self.epoch, self.batch = self.epoch + 1, self.batch - len(self)
+
+    def placed(self) -> None:
+        """Hold that the position is set now: a loader that was begun before is at another one."""
+        self._stale = self._begun
 
     @property
     def samples(self) -> int:
@@ -94,6 +102,7 @@ class ResumableSampler:
                 "give the same data, or start in a new folder",
             )
         self.epoch, self.seed, self.shuffle = state["epoch"], state["seed"], state["shuffle"]
+        self.placed()
         stride = self.batch_size * self.world
         self.batch = state["samples"] // stride
         rest = state["samples"] % stride

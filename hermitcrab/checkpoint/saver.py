@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -45,6 +46,7 @@ class Saver:
         self.folder, self.clock, self.keep = folder, clock, keep
         self.asynchronous, self.allow_non_finite = asynchronous, allow_non_finite
         self.saved: int | None = None
+        self.resumed: int | None = None  # the step that this run goes on from, until it has got on
         self.failure: OSError | None = None
         self.background = Background()
         self._on_commit = committed
@@ -84,6 +86,8 @@ class Saver:
         def work() -> None:
             ranks.from_first(lambda: self._want_room(size(spread)))  # of all ranks together
             self._refuse_non_finite(ranks.first_of(_non_finite(spread)), step, rehearsal=rehearsal)
+            if not rehearsal:
+                ranks.from_first(lambda: self._leave_behind(manifest))
             finish = sharded.write(self.folder, step, manifest, self._files(state), spread)
             path = finish(rehearsal)
             if not rehearsal and ranks.rank() == 0:
@@ -96,7 +100,8 @@ class Saver:
     def _ended(self, seconds: float, needed: int, *, rehearsal: bool) -> None:
         self.clock.ended(seconds)
         if rehearsal and ranks.rank() == 0:
-            say(self._fits(needed))
+            with contextlib.suppress(OSError):
+                say(self._fits(needed))
 
     def _attempt(self, work: Callable[[], None], step: int) -> bool:
         try:
@@ -106,7 +111,7 @@ class Saver:
             if ranks.rank() == 0:
                 say(
                     f"WARNING: step {step} is NOT saved: {error.strerror or error}. Older checkpoints are kept, "
-                    f"training goes on, saving is tried again. Free: {_gb(_free(self.folder))} in {self.folder}"
+                    f"training goes on, saving is tried again. Free: {_room(self.folder)} in {self.folder}"
                 )
             return False
         self.failure = None
@@ -119,7 +124,14 @@ class Saver:
     def _commit(self, state: Any, manifest: dict[str, Any], step: int) -> None:
         self._want_room(size(state))
         self._refuse_non_finite(_non_finite(state), step)
+        self._leave_behind(manifest)
         self._done(commit.commit(self.folder, step, manifest, self._files(state)), manifest, step)
+
+    def _leave_behind(self, manifest: dict[str, Any]) -> None:
+        """Make way for the first checkpoint since the resume."""
+        if self.resumed is not None:
+            choice.leave_behind(self.folder, str(manifest.get("run")), self.resumed, say)
+        self.resumed = None
 
     def _done(self, path: Path, manifest: dict[str, Any], step: int) -> None:
         self._verified.trust(path)
@@ -166,7 +178,8 @@ def load(path: Path) -> Any:
 
 def say(message: str) -> None:
     """Tell the user, on stderr: a library must not rely on logging having been set up."""
-    print(f"hermitcrab: {message}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+        print(f"hermitcrab: {message}", file=sys.stderr, flush=True)
 
 
 def _non_finite(state: dict[str, Any]) -> str:
@@ -176,6 +189,14 @@ def _non_finite(state: dict[str, Any]) -> str:
 def _free(folder: Path) -> int:
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
+
+
+def _room(folder: Path) -> str:
+    try:
+        status = os.statvfs(folder)
+    except OSError as error:
+        return f"unknown ({error.strerror})"
+    return "not one more file" if status.f_files and not status.f_favail else _gb(_free(folder))
 
 
 def _gb(count: int) -> str:

@@ -101,8 +101,13 @@ def free_memory(root: Path = Path("/")) -> int:
 
 
 def _is_finite(tensor: Any) -> bool:
-    if tensor.element_size() < 2:  # float8 knows no sum
-        tensor = tensor.float()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())  # not all of them know a sum
+    if tensor.element_size() < 2:  # nor does float8
+        try:
+            tensor = tensor.float()
+        except NotImplementedError:
+            return True  # float4 has neither
     # The sum is one pass without a temporary; it may overflow where no element does, so then look closely.
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 

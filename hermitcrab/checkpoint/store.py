@@ -10,6 +10,7 @@ Standard library only, so that `crab ckpt` looks at a folder without torch::
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -116,16 +117,22 @@ def sweep(folder: Path) -> tuple[list[Path], list[Path]]:
         if path.name.startswith(".tmp_") and not writers.is_dead(path.name):
             left.append(path)
             continue
-        shutil.rmtree(path, ignore_errors=True)
-        gone.append(path)
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            gone.append(path)
     return gone, left
 
 
 def replace(path: Path, text: str) -> None:
     """Write a small file in one go: the old text or the new, never a part."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
-    tee.write(temporary, lambda file: file.write(text.encode()), mode="wb")
-    os.replace(temporary, path)
+    temporary = path.with_name(writers.temporary_name(path.name))
+    try:
+        tee.write(temporary, lambda file: file.write(text.encode()), mode="wb")
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def dumps(manifest: Manifest) -> str:

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from hermitcrab import status
+from hermitcrab.checkpoint import metrics
+from hermitcrab.errors import UserError
 from hermitcrab.status import Status
 
 EVERY_S = 1.0  # between two steps that are told
+MEASURED = ("loss", "grad_norm")
 PATIENCE_S = 2.0  # for the last word; a hung disk must not keep the program from ending
 
 
@@ -34,7 +37,7 @@ class Teller:
         """Tell of a step, about once a second. A value on a GPU is read by the thread: reading it waits."""
         if self._path is None:
             return
-        values = {name: _held(value) for name, value in (("loss", loss), ("grad_norm", grad_norm))}
+        values = {name: _held(name, value) for name, value in zip(MEASURED, (loss, grad_norm))}
         self._take({"step": step, **values})
 
     def tell(self, **fields: Any) -> None:
@@ -71,7 +74,8 @@ class Teller:
                 fields = dict(self._fields)
             self._due = time.monotonic() + EVERY_S
             with contextlib.suppress(Exception):  # what cannot be told is no reason to stop a training
-                status.write(path, Status(**{name: _number(value) for name, value in fields.items()}))
+                measured = {name: metrics.number(fields.get(name)) for name in MEASURED}
+                status.write(path, Status(**{**fields, **measured}))
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Teller:
@@ -80,18 +84,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Teller:
     return Teller(Path(path) if path else None, attempt=int(attempt) if attempt.isdigit() else None)
 
 
-def _held(value: Any) -> Any:
-    """A value that later work in place does not change."""
-    if getattr(value, "is_cuda", False):
-        return value.detach().clone()
-    return _number(value)
-
-
-def _number(value: Any) -> Any:
-    """A tensor or numpy number as a float; what is none of one is not told."""
-    if hasattr(value, "item"):
-        try:
-            return float(value)
-        except (TypeError, ValueError, RuntimeError):
-            return None
-    return value
+def _held(name: str, value: Any) -> Any:
+    try:
+        return metrics.held(name, value)
+    except UserError:
+        return None  # of another trainer's values what is no number is not told

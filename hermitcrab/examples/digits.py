@@ -9,10 +9,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import time
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +57,7 @@ class Net(nn.Module):  # type: ignore[misc] # as above
 def images() -> tuple[Any, Any]:
     """All images, between 0 and 1, and what they show."""
     told = json.loads(SHIPPED.read_text())
-    pixels = torch.frombuffer(bytearray(zlib.decompress(base64.b85decode(told["pixels"]), -15)), dtype=torch.uint8)
+    pixels = torch.frombuffer(bytearray(told["pixels"].encode()), dtype=torch.uint8) - ord("a")
     labels = torch.cat([torch.full((count,), digit) for digit, count in enumerate(told["counts"])])
     return pixels.view(SIDE * SIDE, -1).t().reshape(-1, SIDE, SIDE).float() / 16, labels
 

@@ -27,6 +27,7 @@ TICK = 1.0
 LOOK_SECONDS = 5.0  # between two looks at the processes
 SAMPLE_SECONDS = 10.0
 DUMP_SECONDS = 3.0  # for a stack dump to appear in the log
+FULL = "The training goes on; lines of its log are lost, the journal waits for room: make some"
 HUNG_GRACE = 20.0  # what hangs rarely saves; the GPU waits for somebody else
 
 
@@ -77,6 +78,7 @@ class Attempt:
         self._stamp: tuple[int, int] | None = None
         self._look_at = self._sample_at = 0.0
         self._broken: set[str] = set()
+        self._full = False
 
     def run(self) -> Ended:
         """Run it to its end; returns all that is known about that."""
@@ -133,6 +135,7 @@ class Attempt:
         now = time.monotonic()
         for finding in self._look(now):
             self._tell(finding)
+        self._tell_of_full_disk()
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             tree.look()
@@ -168,6 +171,13 @@ class Attempt:
             return  # it is over anyhow, and its end says more
         if finding.fatal and not self._asked:
             self._asked = finding
+
+    def _tell_of_full_disk(self) -> None:
+        """Say once that log and journal stand still; the log has it with the count of its lost lines, later."""
+        full, before = bool(self._log.lost or self.journal.waits), self._full
+        self._full = full
+        if full and not before:
+            self.say(f"crab: WARNING: {self.journal.run.folder} cannot be written to, is its disk full? {FULL}")
 
     def _clear(self, child: subprocess.Popen[bytes], tree: Tree) -> None:
         """End what has to be ended; a training that ended well may leave something that still saves or uploads."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import shutil
 import sys
+import time
 import traceback
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, Callable, Sequence
@@ -16,80 +17,116 @@ from typing import Any, Callable, Sequence
 from hermitcrab.box import files
 from hermitcrab.box.mask import mask_words
 from hermitcrab.errors import UserError
-from hermitcrab.train import detach, gate, owner, places, process, resume, startat, supervisor, view, watch, words
+from hermitcrab.train import (
+    aside,
+    detach,
+    example,
+    gate,
+    owner,
+    places,
+    process,
+    resume,
+    startat,
+    supervisor,
+    view,
+    watch,
+    words,
+)
 from hermitcrab.train.inbox import Inbox
 from hermitcrab.train.journal import Journal, now
 from hermitcrab.train.options import add_options, plan_of, split
 from hermitcrab.train.places import Run
 from hermitcrab.train.pump import Copy, Log
 from hermitcrab.train.supervisor import Outcome, Plan, Supervisor
+from hermitcrab.train.watch import cost
 
 FORMAT = 1
+CUT_OFF = 7200.0  # seconds within which a closing that was killed is still to be done
+STILL_BILLING = 69  # EX_UNAVAILABLE: the training is done, and the box that was to be stopped is not
 
 
 def main(arguments: Sequence[str]) -> int:
     """Train; returns the status of the training, or of the view onto it."""
-    given, argv = split(arguments)
-    options = _options(given)
-    words.check(argv)
+    options, argv = _read(arguments)
     run = _open(options, argv)
-    if run.done.exists() and not options.again:
-        print(f"crab: {run.name} has already finished ({_first_line(run.done)}); --again trains it anew")
-        return 0
+    ended = _cut_off(run) if run.done.exists() and not options.again else None
+    if run.done.exists() and not options.again and not ended:
+        return _finished(run)
     descriptor = owner.lock(run)
-    if options.smoke:
-        _clear(run)
-    elif options.again or options.resume == resume.NONE:
-        _begin_anew(run)
+    if not ended:
+        aside.make_room(run, remove=bool(options.smoke), keep=options.again or options.resume == resume.NONE)
     plan = plan_of(options, argv, run)
     process.become_subreaper()
     owner.take_over(run, plan.grace, lambda text: print(f"crab: {text}", flush=True))
     for warning in words.warnings(argv):
         print(f"crab: WARNING: {warning}", file=sys.stderr, flush=True)
     armed = gate.preflight(options, run, os.environ)
-    journal = _journal(run, plan)
-    places.register(run)
+    if ended and armed is None:
+        return _finished(run)
+    journal = Journal(run) if ended else _journal(run, plan)
+    _register(run)
     if options.foreground or not detach.is_terminal():
         detach.stay()
-        return supervise(options, plan, journal, armed, Copy(1))
+        return supervise(options, plan, journal, armed, Copy(1), ended=ended)
     if detach.detach(run.folder / "supervisor.log"):
-        os._exit(_never_raise(lambda: supervise(options, plan, journal, armed, None)))
+        os._exit(_never_raise(lambda: supervise(options, plan, journal, armed, None, ended=ended)))
     os.close(descriptor)
     return view.open_view(run, tmux=not options.no_tmux)
 
 
-def supervise(options: argparse.Namespace, plan: Plan, journal: Journal, armed: Any, copy: Copy | None) -> int:
-    """Be the supervisor of a run, from before its first attempt to after its gate."""
+def supervise(
+    options: argparse.Namespace,
+    plan: Plan,
+    journal: Journal,
+    armed: Any,
+    copy: Copy | None,
+    *,
+    ended: Outcome | None = None,
+) -> int:
+    """Be the supervisor of a run, from before its first attempt to after its gate; of an ended one, of its gate."""
     run = journal.run
     inbox, log = Inbox(), Log(run.log)
     inbox.install()
-    journal.update(**supervisor.start_time(), state="waiting")
+    journal.update(**supervisor.start_time(), state="closing" if ended else "waiting")
     watcher = watch.Watch(options, run)
     boss = Supervisor(plan, journal, inbox, watcher, log=log, copy=copy)
-    outcome = _train(boss, lambda: gate.arm(armed, run, journal, os.environ))
+    arm = partial(gate.arm, armed, run, journal, os.environ)
+    outcome = _train(boss, arm) if ended is None else ended
+    if ended:
+        boss.say(f"crab: {run.name} has finished, and its closing was cut off: that is done now")
+        with suppress(UserError):  # what is left takes minutes; it needs no limit to be done
+            arm()
     watcher.close()
-    boss.say(f"crab: {outcome.verdict}: {_first(outcome.reason)}")
+    boss.say(f"crab: {outcome.verdict}: {_first(outcome.reason)}{_spent(journal)}")
     inbox.closing = True
     _write_report(boss, run)  # before the results are copied, and once more with what follows
+    status = outcome.status if _close(boss, armed, outcome) else outcome.status or STILL_BILLING
+    journal.update(state="ended", pid=None, exit=status)
+    _write_report(boss, run)
+    if copy:
+        copy.close()
+    return status
+
+
+def _close(boss: Supervisor, armed: Any, outcome: Outcome) -> bool:
+    """Let the gate do its work; False when the box was to be stopped, and was not."""
+    inbox, told = boss.inbox, "the box stays up, and bills on"
     try:
-        gate.close(
+        return gate.close(
             armed,
-            run,
-            journal,
+            boss.run,
+            boss.journal,
             outcome,
             os.environ,
             say=lambda text: boss.say(f"crab: {text}"),
             given_up=lambda: inbox.given_up,
         )
     except KeyboardInterrupt:
-        boss.say("crab: the closing was interrupted: the box stays up, and bills on")
+        boss.say(f"crab: the closing was interrupted: {told}")
+        return True
     except Exception:  # noqa: BLE001 - as in _train
-        boss.say(*traceback.format_exc().splitlines(), "crab: a fault of crab's own: the box stays up, and bills on")
-    journal.update(state="ended", pid=None)
-    _write_report(boss, run)
-    if copy:
-        copy.close()
-    return outcome.status
+        boss.say(*traceback.format_exc().splitlines(), f"crab: a fault of crab's own: {told}")
+        return False
 
 
 def _train(boss: Supervisor, arm: Callable[[], None]) -> Outcome:
@@ -112,6 +149,42 @@ def _write_report(boss: Supervisor, run: Run) -> None:
             report.main([str(run.folder)])
     except Exception as error:  # noqa: BLE001 - the run is over and its status known
         boss.say(f"crab: no report: {error!r}")
+
+
+def _read(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options and the command; without a command, the bundled example's."""
+    given, argv = split(arguments)
+    options = _options(given)
+    if not argv:
+        argv = example.command(options, _parser().get_default, marked="--" in arguments)
+        options.name = options.name or example.NAME
+        print(f"crab: {example.TOLD}", flush=True)
+    words.check(argv)
+    return options, argv
+
+
+def _cut_off(run: Run) -> Outcome | None:
+    """Return how a finished run ended, if whoever was closing it was killed before the end of that."""
+    state = files.read_json(run.state)
+    if state.get("state") != "closing" or state.get("fired") or owner.is_locked(run):
+        return None
+    if time.time() - run.state.stat().st_mtime > CUT_OFF:
+        return None  # no restart of a container, but a person who came back to the box
+    return Outcome("done", "done", str(state.get("reason") or "finished"), (), 0)
+
+
+def _finished(run: Run) -> int:
+    print(f"crab: {run.name} has already finished ({_first_line(run.done)}); --again trains it anew")
+    return 0
+
+
+def _register(run: Run) -> None:
+    """Let the other commands find it; without a home that can be written to, they must be given its folder."""
+    try:
+        places.register(run)
+    except OSError as error:
+        told = f"crab status and the others need its folder, {run.folder}"
+        print(f"crab: WARNING: {places.index()}: {files.because(error)}: {told}", file=sys.stderr, flush=True)
 
 
 def _options(given: Sequence[str]) -> argparse.Namespace:
@@ -137,29 +210,6 @@ def _open(options: argparse.Namespace, argv: Sequence[str]) -> Run:
     return run
 
 
-def _begin_anew(run: Run) -> None:
-    """Set aside what an earlier training of this name has left: nothing is deleted, and nothing is mixed up."""
-    aside = next(path for path in map(run.folder.joinpath, _numbered()) if not path.exists())
-    left = [path for path in run.folder.iterdir() if path.name != "lock" and not path.name.startswith("before-")]
-    if left:
-        aside.mkdir()
-    for path in left:
-        os.rename(path, aside / path.name)
-
-
-def _clear(run: Run) -> None:
-    """Remove what an earlier short run of this name has left: it was for nothing but its verdict."""
-    for path in run.folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.name != "lock":
-            path.unlink()
-
-
-def _numbered() -> list[str]:
-    return [f"before-{number}" for number in range(1, 10_000)]
-
-
 def _journal(run: Run, plan: Plan) -> Journal:
     journal = Journal(run)
     created = journal.state.get("created") or now()
@@ -177,9 +227,15 @@ def _journal(run: Run, plan: Plan) -> Journal:
         reason="",
         advice=[],
         exit=None,
+        fired=None,
         grace=plan.grace,
     )
     return journal
+
+
+def _spent(journal: Journal) -> str:
+    spent, currency = journal.state.get("spent"), str(journal.state.get("currency") or "")
+    return f"; spent: {cost.money(spent, currency)}" if isinstance(spent, (int, float)) else ""
 
 
 def _first_line(path: Path) -> str:

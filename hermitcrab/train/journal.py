@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -23,6 +22,7 @@ class Journal:
         self.run = run
         self.state: dict[str, Any] = files.read_json(run.state)
         self._unwritten: list[str] = []
+        self._behind = False
 
     def event(self, kind: str, **fields: Any) -> None:
         """Append what happened: ``{"time": ..., "kind": kind, ...fields}``."""
@@ -30,12 +30,20 @@ class Journal:
         if _append(self.run.events, "".join(self._unwritten)):
             self._unwritten.clear()
 
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for room on the disk."""
+        return bool(self._unwritten or self._behind)
+
     def update(self, **fields: Any) -> None:
         """Merge fields into ``run.json``."""
         self.state.update(fields)
         text = json.dumps(self.state, indent=1, sort_keys=True, default=str) + "\n"
-        with suppress(OSError):
+        try:
             files.write(self.run.state, text.encode("utf-8", "backslashreplace"))
+            self._behind = False
+        except OSError:
+            self._behind = True
 
     def sample(self, **fields: Any) -> None:
         """Append one measurement to ``samples.jsonl``; a lost one is no loss."""

@@ -2,7 +2,8 @@
 
 A run is a folder: ``runs/<name>/`` with ``run.json`` (what it is and how it stands), ``events.jsonl`` (what
 happened), ``samples.jsonl`` (what was measured), ``status.json`` (what the training says), ``log.txt`` (what it
-printed), ``checkpoints/``, ``done`` (it is finished), ``hold`` (do not power off) and ``attached/<pid>``.
+printed), ``checkpoints/``, ``done`` (it is finished) or ``failed`` (it is not, and was given up), ``hold`` (do not
+power off) and ``attached/<pid>``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Run:
         self.log = folder / "log.txt"
         self.checkpoints = folder / "checkpoints"
         self.done = folder / "done"
+        self.failed = folder / "failed"
         self.hold = folder / "hold"
         self.attached = folder / "attached"
         self.lock = folder / "lock"

@@ -19,6 +19,7 @@ EVENTS = 5
 OTHERS = 8
 WIDTH = 10
 LONGEST = 240
+STILL = 60.0  # seconds without a word in run.json, which has one every ten
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,11 +41,13 @@ def read(run: Run) -> dict[str, Any]:
     """Return what run.json says, corrected by what is true now: a killed supervisor could not say so."""
     state = files.read_json(run.state)
     alive = process.lives(state.get("pid"), state.get("started"))
-    state["folder"], state["alive"] = str(run.folder), alive
+    state["folder"], state["alive"], state["done"] = str(run.folder), alive, run.done.exists()
     if alive and state.get("state") == "running":
         status = statuses.read(run.status)
         fresh = {"step": status.step, "total": status.total, "committed": status.committed, "phase": status.phase}
         state.update({name: value for name, value in fresh.items() if value not in {None, ""}})
+    if alive and state.get("state") == "running":
+        state["silent"] = round(max(0.0, time.time() - run.state.stat().st_mtime))
     state["orphans"] = [] if alive or state.get("state") == "ended" else [one.pid for one in process.marked(run.folder)]
     return state
 
@@ -62,6 +65,7 @@ def screen(run: Run, state: dict[str, Any]) -> Iterator[str]:
         "sync": _sync(state),
         "power-off": _power_off(state),
         "reason": str(state.get("reason") or ""),
+        "journal": _journal(state),
     }
     yield from (f"  {name:<{WIDTH}}{_line(text)}" for name, text in rows.items() if text)
     advice = state.get("advice")
@@ -85,6 +89,8 @@ def _standing(state: dict[str, Any]) -> str:
         if state["orphans"]:
             pids = ", ".join(map(str, state["orphans"]))
             return f"its supervisor was killed, its training is alive (processes {pids})"
+        if state["done"] and state.get("state") != "closing":
+            return "done, by its marker; its journal was not written to the end, was its disk full?"
         return "its supervisor was killed; the same command goes on with it"
     words = str(state.get("verdict") or state.get("state") or "unknown")
     if words == "failed":
@@ -119,6 +125,11 @@ def _saved(state: dict[str, Any]) -> str:
     if state.get("checkpoint") and path.exists():
         age = f", {span(max(0.0, time.time() - path.stat().st_mtime))} ago, {path}"
     return f"step {state['committed']}{age}"
+
+
+def _journal(state: dict[str, Any]) -> str:
+    silent = state.get("silent") or 0.0
+    return "" if silent < STILL else f"stands still for {span(silent)}: is its disk full? The training goes on"
 
 
 def _spent(state: dict[str, Any]) -> str:

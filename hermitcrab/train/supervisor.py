@@ -71,6 +71,8 @@ class Supervisor:
 
     def train(self, arm: Callable[[], None] = lambda: None) -> Outcome:
         """Run attempts until it is decided; ``arm`` is called before the first."""
+        with suppress(OSError):
+            self.run.failed.unlink()
         outcome = self._wait_for_start()
         if outcome is None:
             arm()
@@ -78,10 +80,14 @@ class Supervisor:
         return self.end(outcome)
 
     def end(self, outcome: Outcome) -> Outcome:
-        """Write down how it ended."""
-        if outcome.verdict == "done":
-            with suppress(OSError):
-                files.write(self.run.done, f"{now()} {outcome.reason}\n".encode("utf-8", "replace"))
+        """Write down how it ended, with a marker for scripts: `done`, or `failed`."""
+        marker = {"done": self.run.done, "failed": self.run.failed}.get(outcome.verdict)
+        if marker:
+            try:
+                files.write(marker, f"{now()} {outcome.reason}\n".encode("utf-8", "replace"))
+            except OSError:
+                with suppress(OSError):  # a full disk still has room for a name
+                    marker.touch()
         self.journal.update(
             state="closing",
             verdict=outcome.verdict,

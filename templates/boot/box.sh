@@ -1,5 +1,10 @@
 # Whose shell this is and what it may do. Nothing is asked: a password prompt in a pipe would hang for ever.
 
+find_path() { # a plain user's lacks what dpkg needs; none at all is the shell's own
+    PATH=${PATH:+$PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    export PATH
+}
+
 find_home() { # HOME may be missing (`env -i`, cron, some platforms), or be /
     case ${HOME-} in
     '' | / | /tmp) HOME=$(getent passwd "$(id -u)" 2>/dev/null | cut -d: -f6) ;;

@@ -3,7 +3,9 @@
 main() {
     set -u
     umask 022
+    log='' # not somebody's variable of this name
     read_options "$@"
+    find_path
     find_home
     find_rights
     find_distro
@@ -18,9 +20,11 @@ main() {
 use_ca() { # apt gets it by an option; what comes later has variables for it
     apt_options='-o Dpkg::Options::=--force-unsafe-io'
     [ -n "$ca" ] || return 0
-    cp "$ca" "$work/extra.pem" || die "--ca $ca cannot be read"
+    cat "$ca" >"$work/extra.pem" || die "--ca $ca cannot be read"
     ca=$work/extra.pem
-    apt_options="$apt_options -o Acquire::https::CAInfo=$ca"
+    # Beside the system's own: not every address need be looked into. apt's own user could not enter the work folder.
+    cat /etc/ssl/certs/ca-certificates.crt "$ca" >"$work/apt.pem" 2>/dev/null
+    apt_options="$apt_options -o Acquire::https::CAInfo=$work/apt.pem -o APT::Sandbox::User=root"
 }
 
 run_python() { # the rest of the work, with root's rights where they can be had

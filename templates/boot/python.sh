@@ -21,18 +21,21 @@ get_python() { # by apt, the only package that comes before the plan
     apt_get update || die "the package archive cannot be read: $(apt_says)"
     apt_fresh=yes
     # With the certificates, or nothing that comes later could trust an index.
-    apt_get install --no-install-recommends python3 ca-certificates || die "python3 cannot be installed: $(apt_says)"
+    apt_install --no-remove python3 ca-certificates || die "python3 cannot be installed: $(apt_says)"
     find_python || die 'python3 was installed, and does not work'
 }
 
 unpack() { # the payload into the work folder, checked first
     payload | "$python" -I -W ignore -c '
 import base64, bz2, hashlib, io, sys, tarfile
-data = base64.b85decode(sys.stdin.buffer.read().translate(None, b" \t\r\n"))
+try:
+    data = base64.b85decode(sys.stdin.buffer.read().translate(None, b" \t\r\n"))
+except ValueError as error:
+    sys.exit(f"this copy is damaged ({error}): fetch it anew")
 if hashlib.sha256(data).hexdigest() != sys.argv[2]:
-    sys.exit("its checksum is wrong")
-with tarfile.open(fileobj=io.BytesIO(bz2.decompress(data))) as archive:
+    sys.exit("this copy is damaged (its checksum is wrong): fetch it anew")
+with tarfile.open(fileobj=io.BytesIO(bz2.decompress(data)), ignore_zeros=True) as archive:
     archive.extractall(sys.argv[1])
 ' "$work/payload" "$crab_payload_sha256" 2>"$work/unpack.out" ||
-        die "this copy is damaged ($(tail -n 1 "$work/unpack.out")): fetch it anew"
+        die "$(tail -n 1 "$work/unpack.out"), $work"
 }

@@ -5,9 +5,11 @@ What is not built, or no engine, is a skip that names the command to run. ``--co
 
 from __future__ import annotations
 
+import functools
+import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ from hermitcrab.build import image
 from hermitcrab.build.engine import Engine
 from hermitcrab.errors import UserError
 from hermitcrab.matrix import Combo
-from tests.box import machine
+from tests.box import bootstrapping, machine
+from tests.box.bootstrapping import First, Ready, Served
+from tests.box.debian import SUITES, Suite
 from tests.box.machine import Box
 from tests.image.boxes import answers_ssh, free_port, until
 from tests.image.conftest import docker_cli, missing
@@ -70,13 +74,15 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def start(engine: Engine) -> Iterator[Start]:
     """Start boxes that last as long as the module's tests; all are removed."""
-    yield from _starter(engine)
+    with _starter(engine) as start:
+        yield start
 
 
 @pytest.fixture
 def start_once(engine: Engine) -> Iterator[Start]:
     """Start boxes for one test; all are removed."""
-    yield from _starter(engine)
+    with _starter(engine) as start:
+        yield start
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +101,70 @@ def serve(start: Start, engine: Engine) -> Start:
     return serve
 
 
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The small script, served."""
+    with pytest.MonkeyPatch.context() as patch:
+        scripts = {"small": bootstrapping.small(patch, tmp_path_factory.mktemp("locks"))}
+    with bootstrapping.serving(scripts) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def first(engine: Engine, served: Served) -> Iterator[Callable[[Suite], First]]:
+    """Do the first run in a bare box of a suite, once: what apt takes is not taken again."""
+    if engine.network != "host":
+        pytest.skip("the engine's containers have a network of their own: this machine's loopback is not theirs")
+    with _starter(engine) as start:
+
+        @functools.cache
+        def first(suite: Suite) -> First:
+            try:
+                name = bootstrapping.bare(engine, suite)
+            except UserError as error:
+                pytest.skip(str(error))
+            box = start(name, ["sleep", "infinity"], **bootstrapping.options())
+            command = f"{served.curl()} | bash -s -- {bootstrapping.WORDS}"
+            done = First(box, *bootstrapping.run(box, command, seconds=500))
+            if not done.status:
+                box.container.commit(*_kept("ran", suite).split(":"))
+            return done
+
+        yield first
+    for suite in SUITES:
+        engine.remove(_kept("ran", suite))
+
+
+@pytest.fixture(scope="session")
+def ready(engine: Engine, first: Callable[[Suite], First], served: Served) -> Iterator[Ready]:
+    """Start boxes with all packages, after `--uninstall`, for what is not about apt."""
+    made = functools.cache(lambda suite: _ready(engine, first(suite), suite, served))
+
+    def ready(start: Start, suite: Suite = SUITES[1], **options: Any) -> Box:
+        return start(made(suite), ["sleep", "infinity"], **{**bootstrapping.options(), **options})
+
+    yield ready
+    for suite in SUITES:
+        engine.remove(_kept("ready", suite))
+
+
+def _ready(engine: Engine, first: First, suite: Suite, served: Served) -> str:
+    """Make the image that such boxes start from."""
+    assert first.status == 0, first.said
+    with _starter(engine) as start:
+        box = start(_kept("ran", suite), ["sleep", "infinity"], **bootstrapping.options())
+        status, said = bootstrapping.run(box, f"{served.curl()} | sh -s -- --uninstall && {bootstrapping.USERS}")
+        assert status == 0, said
+        box.container.commit(*_kept("ready", suite).split(":"))
+    return _kept("ready", suite)
+
+
+def _kept(what: str, suite: Suite) -> str:
+    """The name of an image that lasts as long as these tests, and is not another session's."""
+    return f"hermitcrab-test:{what}{suite.version}-{os.getpid()}"
+
+
+@contextmanager
 def _starter(engine: Engine) -> Iterator[Start]:
     with ExitStack() as stack:
 

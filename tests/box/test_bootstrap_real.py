@@ -1,24 +1,25 @@
 """Claim: a bootstrapped Debian 12 is what the image of the same combo is, and stays it when sealed, saved and started.
 
-The real script with its real locks: some gigabytes and minutes. The module is one story.
+The real script with its real locks: some gigabytes and minutes. The module is one story, in a box with 2 GB of memory
+and no card, which is what platforms let people set boxes up in.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 
 from hermitcrab import matrix as matrices
+from hermitcrab.box import sshd
 from hermitcrab.build import bootstrap, image
 from hermitcrab.build.engine import Engine
 from hermitcrab.errors import UserError
 from hermitcrab.matrix import Combo
 from tests.box import bootstrapping, machine
-from tests.box.bootstrapping import run
+from tests.box.bootstrapping import changed, run
 from tests.box.conftest import Start
 from tests.box.debian import SUITES
 from tests.box.machine import Box
@@ -27,12 +28,15 @@ from tests.image.conftest import missing
 SAVED: Final = "hermitcrab-test:bootstrapped"
 CUDA: Final = "12.1"
 STAMP: Final = "/etc/hermitcrab/bootstrap.json"
-SETTINGS: Final = (
-    "/etc/tmux.conf",
-    "/etc/gitconfig",
-    "/etc/profile.d/hermitcrab.sh",
-    "/etc/hermitcrab/constraints.txt",
-)
+MEMORY: Final = 2 << 30
+# What the settings come to, whatever files they are in. Who may log in, and how, is left as the platform has it.
+SETTINGS: Final = {
+    "tmux": "tmux -L parity new-session -d; tmux -L parity show -g; tmux -L parity show -s; tmux -L parity kill-server",
+    "git": "git config --system --list",
+    "ssh": f"mkdir -p /run/sshd; ssh-keygen -A >/dev/null; /usr/sbin/sshd -T | grep -viE '^({'|'.join(sshd.IMAGE)}) '",
+    "shell": "env -i HOME=/root TERM=dumb bash -lc 'env | grep -vE \"^(SHLVL|PWD)=\" | sort'",
+    "constraints": "cat /etc/hermitcrab/constraints.txt",
+}
 # A product with a known value, the versions, and whether torch.compile's compiler is there.
 TORCH: Final = (
     "import torch, torchvision, torchaudio; a = torch.arange(16.).reshape(4, 4);"
@@ -66,11 +70,21 @@ def box(start: Start, engine: Engine) -> Box:
         name = bootstrapping.bare(engine, SUITES[1])
     except UserError as error:
         pytest.skip(str(error))
-    box = start(name, ["sleep", "infinity"], **bootstrapping.options())
+    little = {"mem_limit": MEMORY, "memswap_limit": MEMORY}
+    box = start(name, ["sleep", "infinity"], **little, **bootstrapping.options())
     with bootstrapping.serving({"bootstrap.sh": bootstrap.script(matrices.load()).encode()}) as served:
         status, said = run(box, f"{served.curl('bootstrap.sh')} | bash -s -- --cuda {CUDA}", seconds=580)
     assert status == 0, said
+    assert "GPU check skipped, which is no pass" in said
     return box
+
+
+def test_2_gb_were_enough(box: Box) -> None:
+    """Without swap; nothing was killed for want of memory on the way."""
+    if json.loads(box.ask("bash", "-lc", "crab platform --json"))["memory"] != MEMORY:
+        pytest.skip("this engine sets no limits")
+    box.container.reload()
+    assert not box.container.attrs["State"]["OOMKilled"]
 
 
 def test_it_works_and_is_stamped(box: Box, row: Combo) -> None:
@@ -90,35 +104,40 @@ def test_what_it_takes(box: Box, row: Combo) -> None:
 
 
 def test_parity_with_the_image(box: Box, row: Combo, start: Start) -> None:
-    """The same packages, wheels, settings and findings."""
+    """The same wheels, packages, settings and findings; of packages the box has only what its own base had more."""
     if missing(row):
         pytest.skip(missing(row))
-    other = start(image.tag(row), ["sleep", "infinity"])
+    other = start(image.tag(row), ["sleep", "infinity"], mem_limit=MEMORY, memswap_limit=MEMORY)
     assert _wheels(box) == _wheels(other)
-    theirs, ours = (set(one.shell("dpkg-query -W -f '${Package}\\n'").splitlines()) for one in (other, box))
-    assert theirs - ours == set()
-    assert [path for path in SETTINGS if box.read(path) != other.read(path)] == []
+    assert _packages(box) == _packages(other)
+    for what, command in SETTINGS.items():
+        assert (what, changed(box.shell(command), other.shell(command))) == (what, [])
     assert _findings(box) == _findings(other)
 
 
 def test_sealed_saved_and_started(box: Box, start: Start, row: Combo) -> None:
     """What platforms do when they save an image: all is there, and a bootstrap of the new box installs nothing."""
-    box.shell("/opt/venv/bin/crab seal --yes --keep host-keys >/dev/null || true")
+    machine.put(box.container, {"/root/train.py": "print(1)\n", "/root/.netrc": "machine x password y\n"})
+    before = {what: box.shell(command) for what, command in SETTINGS.items()}
+    # Nobody makes host keys at the start of such a box, so it keeps its own.
+    box.ask("/opt/venv/bin/crab", "seal", "--yes", "--keep", "host-keys")
+    box.ask("/opt/venv/bin/crab", "seal", "--check", "--keep", "host-keys")
     repository, _, tag = SAVED.partition(":")
     box.container.commit(repository=repository, tag=tag)
     new = start(SAVED, ["sleep", "infinity"], **bootstrapping.options())
+    assert not new.host.file("/root/.netrc").exists
+    assert new.read("/root/train.py") == "print(1)\n"
     assert new.ask("bash", "-lc", f'python -c "{TORCH}"').startswith(row.torch)
-    assert new.shell("bash -lc 'command -v tmux git crab'").splitlines()[2] == "/opt/venv/bin/crab"
+    assert (_wheels(new), _packages(new), _findings(new)) == (_wheels(box), _packages(box), _findings(box))
+    assert {what: new.shell(command) for what, command in SETTINGS.items()} == before
     with bootstrapping.serving({"bootstrap.sh": bootstrap.script(matrices.load()).encode()}) as served:
         status, said = run(new, f"{served.curl('bootstrap.sh')} | bash -s -- --cuda {CUDA}")
     assert status == 0, said
-    assert "packages  none missing" in said
-    assert re.search(r"^torch: \d\.\d s: ", said, re.MULTILINE), said
+    assert "done before: nothing to change" in said
 
 
 def test_uninstalled(box: Box) -> None:
     """The environment goes, the user's work stays."""
-    machine.put(box.container, {"/root/train.py": "print(1)\n"})
     with bootstrapping.serving({"bootstrap.sh": bootstrap.script(matrices.load()).encode()}) as served:
         status, said = run(box, f"{served.curl('bootstrap.sh')} | bash -s -- --uninstall")
     assert status == 0, said
@@ -129,7 +148,12 @@ def _wheels(box: Box) -> Any:
     return json.loads(box.ask("/opt/venv/bin/python", "-c", WHEELS))
 
 
+def _packages(box: Box) -> set[str]:
+    return set(box.shell("dpkg-query -W -f '${Package} ${Version} ${db:Status-Status}\\n'").splitlines())
+
+
 def _findings(box: Box) -> dict[str, tuple[str, str]]:
     done = box.host.run("bash -lc 'crab check --quick --json'")
     rows = json.loads(done.stdout)["findings"]
-    return {row["id"]: (row["status"], row["text"]) for row in rows if row["id"].startswith(("torch", "gpu", "driver"))}
+    told = ("torch", "gpu", "driver", "kernel")  # the others tell of the machine's load
+    return {row["id"]: (row["status"], row["text"] if row["id"].startswith(told) else "") for row in rows}

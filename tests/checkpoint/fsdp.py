@@ -1,4 +1,4 @@
-"""One of several processes over which a model is spread: `python fsdp.py FOLDER RANK WORLD PORT LAST [die]`."""
+"""One of several processes over which a model is spread."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import hashlib
 import importlib
 import os
 import signal
-import sys
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +71,3 @@ def _fill() -> None:
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-
-
-if __name__ == "__main__":
-    folder, rank, world, port, last, *rest = sys.argv[1:]
-    try:
-        main(Path(folder), int(rank), int(world), port, int(last), *rest)
-    except BaseException as error:  # noqa: BLE001 - an end in the usual way may wait for a peer that has left already
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(int(getattr(error, "code", 1)))

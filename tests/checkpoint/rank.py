@@ -1,4 +1,4 @@
-"""One of several processes that train together: `python rank.py FOLDER RANK WORLD PORT LAST [die]`."""
+"""One of several processes that train together."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from hermitcrab import Checkpointer, ResumableSampler
 from tests.checkpoint.loop import Data
+
+
+def run(main: Callable[..., None], said: Path, *arguments: Any) -> None:
+    """Be a rank: what it prints goes into files, and it ends with the status of its error."""
+    for number, suffix in ((1, ".out"), (2, ".err")):
+        os.dup2(os.open(said.with_suffix(suffix), os.O_WRONLY | os.O_CREAT | os.O_EXCL), number)
+    try:
+        main(*arguments)
+    except BaseException as error:  # noqa: BLE001 - an end in the usual way may wait for a peer that has left already
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(int(getattr(error, "code", 1)))
 
 
 def main(folder: Path, rank: int, world: int, port: str, last: int, *words: str) -> None:
@@ -52,13 +66,3 @@ def main(folder: Path, rank: int, world: int, port: str, last: int, *words: str)
     # Not destroy_process_group(): once in a while gloo waits there for a peer that has left already.
     torch.distributed.barrier()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    folder, rank, world, port, last, *rest = sys.argv[1:]
-    try:
-        main(Path(folder), int(rank), int(world), port, int(last), *rest)
-    except BaseException as error:  # noqa: BLE001 - an end in the usual way may wait for a peer that has left already
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(int(getattr(error, "code", 1)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import random
 import threading
 import time
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,14 +108,46 @@ def test_sums_of_two_are_the_sum_of_both() -> None:
         assert sums.combine(zlib.crc32(one), zlib.crc32(other), length) == zlib.crc32(one + other)
 
 
-def test_a_gap_of_the_training_is_short(tmp_path: Path) -> None:
-    """Beside a write of 250 MB the training's thread never waits long for the interpreter."""
-    value = {str(number): torch.ones(1 << 20) for number in range(60)}
-    thread = threading.Thread(target=write, args=(tmp_path / "state.pt", value))
-    longest, last = 0.0, time.monotonic()
+GIB = 1 << 30
+ALLOWED_S = 0.05
+TRIES = 8
+
+
+def longest_gap(work: Callable[[], object]) -> float:
+    """The longest that this thread was kept from running beside the work, waiting for a core not counted."""
+    thread = threading.Thread(target=work)
+    longest, last, queued, alive = 0.0, time.monotonic(), queue(), True
     thread.start()
-    while thread.is_alive():
-        now = time.monotonic()
-        longest, last = max(longest, now - last), now
-    # benchmarks/checkpoint.py measures 50 ms on a quiet machine; torch.save(path) would keep it for half a second.
-    assert longest < 0.25
+    while alive:
+        alive = thread.is_alive()  # before the clock: the last gap counts
+        now, waited = time.monotonic(), queue()
+        longest, last, queued = max(longest, now - last - (waited - queued)), now, waited
+    return longest
+
+
+def queue() -> float:
+    """Seconds that this thread has waited for a core so far: those are another program's."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+def test_the_writer_does_not_keep_the_training(tmp_path: Path) -> None:
+    """Beside 1 GiB never for 50 ms. A busy machine only adds, so one try of some counts."""
+    value = {str(number): torch.ones(1 << 26) for number in range(GIB >> 28)}  # a large one is what keeps it long
+    path = tmp_path / "state.pt"
+
+    def ours() -> None:
+        path.unlink(missing_ok=True)
+        write(path, value)
+
+    gaps = [longest_gap(ours)]
+    while len(gaps) < TRIES and gaps[-1] >= ALLOWED_S:
+        gaps.append(longest_gap(ours))
+    assert min(gaps) < ALLOWED_S, gaps
+
+
+def test_a_writer_that_keeps_the_training_is_seen() -> None:
+    """What the test above measures by: here by a call that keeps the interpreter's lock."""
+    assert longest_gap(lambda: ctypes.PyDLL(None).usleep(200_000)) > ALLOWED_S

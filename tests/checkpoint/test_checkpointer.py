@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import signal
@@ -11,6 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np  # type: ignore[import-not-found]
 import pytest
 import torch
 from torch import nn
@@ -21,6 +23,7 @@ from hermitcrab.checkpoint.saver import NonFiniteError
 from hermitcrab.checkpoint.snapshot import Snapshot
 from hermitcrab.checkpoint.tee import Tee
 from hermitcrab.errors import UserError
+from tests.checkpoint.loop import flat
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,17 +81,49 @@ def test_rehearsal_measures_and_leaves_nothing(folder: Path, capsys: pytest.Capt
 
 def test_a_copy_is_saved_not_what_comes_later(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors may change as soon as step() is back, before anything is written."""
-    model, may = nn.Linear(2, 2), threading.Event()
+    model, extra, may = nn.Linear(2, 2), Extra(), threading.Event()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    sampler = ResumableSampler(10)
     write = commit.write
     monkeypatch.setattr(commit, "write", lambda *words: may.wait(10) and write(*words))
-    ckpt = make(folder, model)
+    ckpt = make(folder, model, optimizer=optimizer, extra=extra, sampler=sampler)
     ckpt.resume()
-    before = model.weight.detach().clone()
+    state: Any = [model.state_dict(), optimizer.state_dict(), extra.state_dict(), torch.get_rng_state()]
+    before = "".join(map(str, flat(copy.deepcopy(state))))
     ckpt.step(0)
     nn.init.zeros_(model.weight)
+    optimizer.step()
+    extra.change()
+    sampler.advance(3)
+    torch.rand(1)
     may.set()
     ckpt.close()
-    assert torch.equal(saver.load(folder / "step_00000000")["model"]["weight"], before)
+    state = saver.load(folder / "step_00000000")
+    state["extra"]["array"] = state["extra"]["array"].numpy()
+    after = [state["model"], state["optimizer"], state["extra"], state["rng"][0]["torch"]]
+    assert "".join(map(str, flat(after))) == before and state["sampler"]["samples"] == 1
+
+
+class Extra:
+    """A part whose state is its own containers, as users write them."""
+
+    def __init__(self) -> None:
+        self.state = {"list": [1, [2]], "array": np.arange(3.0), "tensor": torch.arange(3.0), "dict": {"a": 1}}
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+    def change(self) -> None:
+        """All of it, in place."""
+        self.state["list"][1][0] = 9
+        self.state["array"][0] = 9
+        self.state["tensor"].add_(9)
+        self.state["dict"]["a"] = 9
 
 
 def test_one_in_flight(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

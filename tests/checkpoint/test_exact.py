@@ -20,7 +20,7 @@ CASES = {
     "for batch in loader": (Setup(direct=True), SOME),
     "2 workers": (Setup(workers=2), range(STEPS - 1)),
     "for batch in loader, 2 workers": (Setup(workers=2, direct=True), SOME),
-    "accumulated across epochs": (Setup(accumulate=3), SOME),
+    "accumulated across epochs": (Setup(accumulate=3), range(STEPS - 1)),
     "accumulated, for batch in loader": (Setup(accumulate=3, direct=True), SOME),
 }
 
@@ -42,13 +42,14 @@ def test_from_every_step(tmp_path: Path, name: str) -> None:
     assert all(store.verify(item.path)["exact"] is True for item in store.found(folder))
 
 
-def test_resume_of_a_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setup", [Setup(), Setup(workers=2), Setup(accumulate=3), Setup(direct=True)])
+def test_resume_of_a_resume(tmp_path: Path, setup: Setup) -> None:
     """Ten starts in one run, some without a step of their own."""
     whole: dict[int, str] = {}
-    Training(tmp_path / "whole", Setup()).run(STEPS, whole)
+    Training(tmp_path / "whole", setup).run(STEPS, whole)
     pieces: dict[int, str] = {}
     for stop in (1, 1, 2, 5, EPOCH, EPOCH, EPOCH + 1, 12, 2 * EPOCH, STEPS):
-        Training(tmp_path / "pieces", Setup()).run(stop, pieces)
+        Training(tmp_path / "pieces", setup).run(stop, pieces)
     assert pieces == whole
 
 
@@ -74,4 +75,17 @@ def test_the_oracle_sees_a_difference(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(other.sampler, "load_state_dict", load_one_off)
     again = {}
     other.run(6, again)
+    assert again[3] != whole[3]
+
+
+@pytest.mark.parametrize("name", ["model", "ema", "optimizer", "scheduler", "scaler"])
+def test_the_oracle_sees_a_part_that_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Each of them by itself."""
+    whole: dict[int, str] = {}
+    Training(tmp_path / "run", Setup(), keep=9).run(6, whole)
+    training, again = Training(tmp_path / "run", Setup()), dict[int, str]()
+    if name == "scaler" and not training.scaler.is_enabled():
+        pytest.skip("this torch scales on CUDA only")
+    monkeypatch.setattr(getattr(training, name), "load_state_dict", lambda _: None)
+    training.run(6, again, after=2)
     assert again[3] != whole[3]

@@ -1,4 +1,4 @@
-"""The small pieces: order of samples, pace, masked commands, dead writers."""
+"""The small pieces: order of samples, pace, revision."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import collections
 import datetime as dt
 import enum
 import io
+import pickle
 import random
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,15 @@ import pytest
 import torch
 from torch import nn
 
-from hermitcrab.checkpoint import parts, rng
+from hermitcrab import Checkpointer
+from hermitcrab.checkpoint import parts, rng, saver
 from hermitcrab.checkpoint.plain import UnsaveableError, plain
 from hermitcrab.checkpoint.snapshot import Snapshot, first_non_finite, free_memory
+from tests.checkpoint.loop import scaler
+
+
+class Subclass(torch.Tensor):  # type: ignore[misc] # torch is untyped where it is not installed
+    """A tensor of a kind of its own."""
 
 
 class Colour(enum.IntEnum):
@@ -43,6 +50,9 @@ CONVERTED: dict[str, tuple[Any, Any]] = {
     "Counter": (collections.Counter("aab"), {"a": 2, "b": 1}),
     "IntEnum": ({Colour.RED: Colour.RED}, {3: 3}),
     "Size": (torch.zeros(2, 3).shape, (2, 3)),
+    "namedtuple": (torch.tensor([1.0, 2.0]).sort(), (torch.tensor([1.0, 2.0]), torch.tensor([0, 1]))),
+    "Parameter": (nn.Parameter(torch.ones(2)), torch.ones(2)),
+    "numpy's random state": (np.random.RandomState(3).get_state()[2:], (624, 0, 0.0)),
 }
 REFUSED: dict[str, tuple[Any, str]] = {
     "function": ({"hooks": {"on": [len]}}, r"state\.hooks\.on\[0\] is a builtins\.builtin_function_or_method"),
@@ -54,6 +64,14 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "sparse": ({"w": torch.eye(2).to_sparse()}, r"state\.w .*only dense"),
     "meta": ({"w": torch.empty(2, device="meta")}, r"state\.w .*with data"),
     "objects of numpy": ({"a": np.array([object()])}, r"state\.a"),
+    "texts of numpy": ({"a": np.array(["x"])}, r"state\.a"),
+    "dates of numpy": ({"a": np.array(["2026-01-01"], "M8[D]")}, r"state\.a"),
+    "long double": ({"a": np.longdouble(1)}, r"state\.a is a numpy\.\w*(longdouble|float128)"),
+    "long doubles": ({"a": np.zeros(2, np.longdouble)}, r"state\.a"),
+    "masked array": ({"a": np.ma.masked_array([1, 2], [0, 1])}, r"state\.a"),
+    "Python's complex": ({"a": [1j]}, r"state\.a\[0\] is a builtins\.complex"),
+    "generator": ({"g": torch.Generator()}, r"state\.g is a torch"),
+    "subclass": ({"w": [torch.zeros(2).as_subclass(Subclass)]}, r"state\.w\[0\] .*give its full, ordinary tensor"),
 }
 
 
@@ -94,6 +112,76 @@ def test_refused(name: str) -> None:
         plain(value)
 
 
+TYPES = sorted({str(kind) for kind in vars(torch).values() if isinstance(kind, torch.dtype)})
+
+
+class Holder(nn.Module):  # type: ignore[misc] # torch is untyped where it is not installed
+    """A model that is one tensor."""
+
+    def __init__(self, tensor: Any) -> None:
+        super().__init__()
+        self.register_buffer("w", tensor)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns of types that it means to change
+@pytest.mark.parametrize("name", TYPES)
+def test_every_type_of_tensor(folder: Path, name: str) -> None:
+    """Saved and loaded, byte for byte, or refused at the first save by its key path: torch 2.4 cannot write uint16."""
+    try:
+        tensor = torch.empty(6, dtype=getattr(torch, name.rpartition(".")[2]))
+        tensor.untyped_storage().fill_(1)
+    except (RuntimeError, NotImplementedError):
+        pytest.skip(f"this torch makes no {name}")
+    ckpt = Checkpointer(folder, model=Holder(tensor), every_steps=1, rehearse=False)
+    ckpt.resume()
+    if can_be_saved(tensor):
+        ckpt.step(0)
+        ckpt.close()
+        back = saver.load(folder / "step_00000000")["model"]["w"]
+        assert back.dtype == tensor.dtype
+        assert bytes(back.untyped_storage().tolist()) == bytes(tensor.untyped_storage().tolist())
+    else:
+        with pytest.raises(UnsaveableError, match=r"^model\.w is a torch\.Tensor, which .*; (this torch|only dense)"):
+            ckpt.step(0)
+        ckpt._drain()
+
+
+def can_be_saved(tensor: Any) -> bool:
+    """Whether torch itself takes it; quantized ones are never meant to be."""
+    try:
+        return loaded(tensor) is not None and not tensor.is_quantized
+    except (KeyError, RuntimeError, NotImplementedError, pickle.UnpicklingError):
+        return False
+
+
+ARRAYS = {
+    "float": np.arange(3.0),
+    "other byte order": np.arange(3, dtype=">i4"),
+    "reversed": np.arange(3)[::-1],
+    "without dimensions": np.array(7),
+    "complex": np.array([1j, 2]),
+    "bool": np.array([True, False]),
+    "by columns": np.asfortranarray(np.arange(6, dtype=np.float16).reshape(2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_numpy(name: str) -> None:
+    """They become tensors of the same values."""
+    assert np.array_equal(loaded(plain(ARRAYS[name])).numpy(), ARRAYS[name])
+
+
+@pytest.mark.parametrize("kind", ["uint16", "uint32", "uint64"])
+def test_arrays_that_not_every_torch_holds(kind: str) -> None:
+    """Kept where this torch can, refused by their key path elsewhere: numpy's random state holds uint32."""
+    value = {"keys": np.arange(5, dtype=kind)}
+    if hasattr(torch, kind) and can_be_saved(torch.zeros(1).to(getattr(torch, kind))):
+        assert np.array_equal(loaded(plain(value))["keys"].numpy(), value["keys"])
+    else:
+        with pytest.raises(UnsaveableError, match=r"^state\.keys is a "):
+            plain(value)
+
+
 @pytest.mark.parametrize("value", [torch.bfloat16, torch.device("cpu")])
 def test_what_only_some_versions_of_torch_load(value: Any) -> None:
     """Kept where it loads, refused where it does not."""
@@ -127,8 +215,15 @@ def test_the_parts_of_torch_load() -> None:
             torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer),
             torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4]),
         ]
+        halves = [
+            torch.optim.lr_scheduler.ConstantLR(optimizer),
+            torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+        ]
+        schedulers.append(torch.optim.lr_scheduler.SequentialLR(optimizer, halves, [3]))
         for part in (optimizer, *schedulers):
             part.load_state_dict(loaded(parts.collect({"part": part})["part"]))
+    scaling = scaler()
+    scaling.load_state_dict(loaded(parts.collect({"part": scaling})["part"]))
     state = plain(model.state_dict())
     assert loaded(state)._metadata["1"] == {"version": 2}
 

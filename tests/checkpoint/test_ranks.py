@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import socket
-import subprocess
-import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from hermitcrab.checkpoint import store
+from tests.checkpoint import fsdp, rank
 
-ROOT: Final = Path(__file__).parents[2]
 LAST: Final = 11
+FORKS: Final = multiprocessing.get_context("forkserver")  # a rank is a process of its own that need not import torch
+FORKS.set_forkserver_preload([rank.__name__, fsdp.__name__, "torch._dynamo"])  # which newer optimizers import
 
 
 def together(
-    folder: Path, last: int, *words: str, world: int = 2, program: str = "rank"
-) -> list[tuple[int, list[str], str]]:
+    folder: Path, last: int, *words: str, world: int = 2, main: Callable[..., None] = rank.main
+) -> list[tuple[int | None, list[str], str]]:
     """Run the ranks; status, words and errors of each."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    command = [sys.executable, "-B", "-m", f"tests.checkpoint.{program}", str(folder)]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(world), port, str(last), *words],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    ended = [rank.communicate(timeout=120) for rank in ranks]
-    return [(rank.returncode, out.split(), err) for rank, (out, err) in zip(ranks, ended, strict=True)]
+    with tempfile.TemporaryDirectory() as said:
+        files = [Path(said, str(number)) for number in range(world)]
+        ranks = [
+            FORKS.Process(target=rank.run, args=(main, file, folder, number, world, port, last, *words), daemon=True)
+            for number, file in enumerate(files)
+        ]
+        for each in ranks:
+            each.start()
+        for each in ranks:
+            each.join(120)
+        return [
+            (each.exitcode, file.with_suffix(".out").read_text().split(), file.with_suffix(".err").read_text())
+            for each, file in zip(ranks, files, strict=True)
+        ]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.checkpoint import fsdp, test_ranks
 
 LAST: Final = 11
 pytestmark = pytest.mark.skipif(fsdp.fully_shard is None, reason="this torch has no fully_shard")
-together = partial(test_ranks.together, program="fsdp")
+together = partial(test_ranks.together, main=fsdp.main)
 
 
 @pytest.fixture(scope="module")

@@ -94,15 +94,25 @@ def test_an_end_that_is_none(folder: Path, told: Path) -> None:
     assert (said.finished, said.committed) == (False, 1)
 
 
-@pytest.mark.parametrize("loss", [math.nan, torch.tensor(math.inf), torch.zeros(2), "text"])
+@pytest.mark.parametrize("loss", [math.nan, torch.tensor(math.inf, requires_grad=True), torch.tensor(0.5).bfloat16()])
 def test_any_loss(folder: Path, told: Path, loss: Any) -> None:
-    """NaN is told as such; what is no number is not told; nothing raises."""
+    """Told as the number it is."""
     ckpt = make(folder, every_steps=1000)
     ckpt.resume()
-    ckpt.step(0, loss=loss)
+    ckpt.step(0, loss=loss, grad_norm=loss)
     said = until(told, step=0)
-    assert said.loss is None or not math.isfinite(said.loss)
+    assert str(said.loss) == str(said.grad_norm) == str(float(torch.as_tensor(loss).detach()))
     ckpt._drain()
+
+
+@pytest.mark.parametrize("loss", [torch.zeros(2), "text", {"loss": 1.0}, torch.tensor(1j)])
+def test_what_other_trainers_call_a_loss(told: Path, loss: Any) -> None:
+    """An adapter cannot choose: what is no number is not told, all else is."""
+    teller = telling.from_environment()
+    teller.step(3, loss, 0.5)
+    said = until(told, step=3)
+    assert (said.loss, said.grad_norm) == (None, 0.5)
+    teller.close()
 
 
 @pytest.mark.usefixtures("told")

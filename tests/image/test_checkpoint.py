@@ -15,10 +15,12 @@ from tests.image.conftest import Start
 
 ROOT: Final = Path(__file__).parents[2]
 DEPS: Final = sysconfig.get_paths()["purelib"]  # holds pytest, which the image does not
-PYTEST: Final = ("python", "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:testinfra")
+# The image holds no compiled files, and the tests start many Pythons: each but the first would compile torch anew.
+COMPILED: Final = "/tmp/compiled"
+PYTEST: Final = ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:testinfra")
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(2400)
 def test_checkpoints_in_the_image(create_once: Start, combo: Combo) -> None:
     """No test fails there, and some have run."""
     here = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -29,11 +31,11 @@ def test_checkpoints_in_the_image(create_once: Start, combo: Combo) -> None:
         combo,
         [*PYTEST, "/repo/tests/checkpoint"],
         volumes=mounts,
-        environment={"PYTHONPATH": "/repo:/deps", "PYTHONDONTWRITEBYTECODE": "1"},
+        environment={"PYTHONPATH": "/repo:/deps", "PYTHONPYCACHEPREFIX": COMPILED},
         working_dir="/repo",
         shm_size="256m",  # the data loader's workers
     )
-    done = boxes.finish(container, seconds=1500)
+    done = boxes.finish(container, seconds=2200)
     said = done.out.decode()[-5000:]
     assert done.status == 0, said + done.err.decode()[-2000:]
     assert " passed" in said and "no torch here" not in said

@@ -48,7 +48,7 @@ def test_no_layer_is_too_large(measured: list[size.Layer]) -> None:
 
 def test_wheels_lie_at_the_bottom(layers: list[size.Layer]) -> None:
     """Calm layers first: a change in a tool or a template moves no layer of wheels."""
-    wheels = [f"layers/{name}" for name, _ in render.LAYERS] + [f"layers/{render.LAST_LAYER}"]
+    wheels = [f"layers/{name}" for stage in render.STAGES for name in stage.names]
     sources = [re.sub(r"^COPY /(\S*?)/? / .*", r"\1", layer.made_by) for layer in layers]
     present = [wheel for wheel in wheels if wheel in sources]
     assert present[-2:] == wheels[-2:]

@@ -282,6 +282,17 @@ def test_no_venv_module(house: House) -> None:
     assert not (house.here / ".venv").exists()
 
 
+def test_a_venv_elsewhere_is_not_emptied(house: House, tmp_path: Path) -> None:
+    """`venv --clear` follows a link, and would empty another checkout's."""
+    kept = tmp_path / "other/kept"
+    kept.parent.mkdir()
+    kept.touch()
+    (house.here / ".venv").symlink_to(kept.parent)
+
+    assert "remove the link" in refusal(house)
+    assert kept.exists()
+
+
 def test_failing_venv(house: House) -> None:
     """The last word of venv comes through as one line."""
     assert refusal(house, FAKE_STUCK="1").endswith("/.venv: Error: stuck\n")

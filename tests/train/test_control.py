@@ -50,6 +50,7 @@ def test_a_killed_supervisor_is_no_running_run(folder: Folder) -> None:
     process.wait(30)
     state = {**folder.state(), "state": "running", "verdict": "", "pid": process.pid}
     folder.run.state.write_text(json.dumps(state))
+    folder.run.done.unlink()
     assert "its supervisor was killed; the same command goes on" in folder.crab("status")
     assert "not running" in folder.crab("stop")
 
@@ -109,7 +110,7 @@ def test_stop_lets_it_save_and_now_does_not(folder: Folder) -> None:
     folder.wait(lambda: folder.log().rstrip().endswith("ready"))
     begun = time.monotonic()
     folder.crab("stop", "--now")
-    assert time.monotonic() - begun < 10 and alive(folder.run.folder) == []
+    assert time.monotonic() - begun < 60 and alive(folder.run.folder) == []
 
 
 def test_commands_know_their_run(folder: Folder) -> None:

@@ -261,6 +261,14 @@ def test_results_that_a_stop_wipes_are_refused_before_step_0(tmp_path: Path) -> 
         environ = environ_of(box, tmp_path)
         with pytest.raises(UserError, match=f"{run.folder} is lost when the box stops: keep runs below /workspace"):
             gate.preflight(options("--poweroff", "success"), run, environ, root=box.root, stops=at(api))
+        with pytest.raises(UserError, match=f"a deadline would destroy {run.folder}, copied or not"):
+            gate.preflight(
+                options("--max-hours", "1", "--sync", "me@home:x"),
+                run,
+                environ | {"PATH": stub_path(tmp_path)},
+                root=box.root,
+                stops=at(api),
+            )
         with pytest.raises(UserError, match="is lost with this box"):
             gate.preflight(
                 options("--poweroff", "success", "--sync", str(tmp_path / "to")),

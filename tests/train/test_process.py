@@ -77,7 +77,7 @@ def test_a_whole_tree_is_ended(tmp_path: Path) -> None:
     members = {one.pid for one in tree.look()}
     assert len(members) >= 3
     assert process.stop(tree, None, 5.0, no_hurry) == []
-    child.wait(5)
+    child.wait(30)
     assert alive(tmp_path) == []
     assert not any(process.lives(pid, started) for pid, started in tree._seen)
 
@@ -87,8 +87,8 @@ def test_what_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     child, tree = begin(tmp_path, IGNORING)
     begun = time.monotonic()
     assert process.stop(tree, None, 1.0, no_hurry) == []
-    assert 0.9 < time.monotonic() - begun < 5
-    assert child.wait(5) == -signal.SIGKILL
+    assert 0.9 < time.monotonic() - begun < 30
+    assert child.wait(30) == -signal.SIGKILL
 
 
 def test_hurry_cuts_the_grace(tmp_path: Path) -> None:
@@ -96,14 +96,14 @@ def test_hurry_cuts_the_grace(tmp_path: Path) -> None:
     child, tree = begin(tmp_path, IGNORING)
     begun = time.monotonic()
     assert process.stop(tree, None, 60.0, lambda: time.monotonic() > begun + 0.3) == []
-    assert child.wait(5) == -signal.SIGKILL and time.monotonic() - begun < 5
+    assert child.wait(30) == -signal.SIGKILL and time.monotonic() - begun < 30
 
 
 def test_a_fork_of_a_training_is_not_told(tmp_path: Path) -> None:
     """A data loader that dies of the signal breaks the step that is to be saved."""
     child, tree = begin(tmp_path, FORKING)
     process.stop(tree, None, 5.0, no_hurry)
-    assert child.wait(5) == 0
+    assert child.wait(30) == 0
     assert alive(tmp_path) == []
 
 
@@ -118,7 +118,7 @@ def test_whoever_announced_it_is_told_alone(tmp_path: Path) -> None:
     child, tree = begin(tmp_path, f"import os; os.execvp('bash', ['bash', '-c', {line!r}])")
     announcer = next(one.pid for one in tree.look() if b"inner.py" in process._command(one.pid).split(b"\0"))
     assert process.stop(tree, announcer, 10.0, no_hurry) == []
-    child.wait(5)
+    child.wait(30)
     assert (tmp_path / "saved").exists() and not (tmp_path / "next-line").exists()
 
 
@@ -128,7 +128,7 @@ def test_others_below_the_supervisor_are_left_alone(tmp_path: Path) -> None:
     try:
         child, tree = begin(tmp_path, SPREAD)
         process.stop(tree, None, 5.0, no_hurry)
-        child.wait(5)
+        child.wait(30)
         assert other.poll() is None
     finally:
         other.kill()
@@ -142,7 +142,7 @@ def test_a_number_that_was_given_to_another_is_no_target(tmp_path: Path) -> None
     assert not process.send(one._replace(started=one.started + 1), signal.SIGKILL)
     assert child.poll() is None
     process.kill(tree)
-    child.wait(5)
+    child.wait(30)
 
 
 def test_a_stopped_process_is_woken_to_end(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_stopped_process_is_woken_to_end(tmp_path: Path) -> None:
     os.kill(child.pid, signal.SIGSTOP)
     begun = time.monotonic()
     process.stop(tree, None, 30.0, no_hurry)
-    assert child.wait(5) == -signal.SIGTERM and time.monotonic() - begun < 15
+    assert child.wait(30) == -signal.SIGTERM and time.monotonic() - begun < 25
 
 
 def test_adopted_dead_are_buried_and_own_are_not() -> None:

@@ -106,7 +106,7 @@ def test_a_copy_to_nobody_is_no_copy() -> None:
     for _ in range(2000):
         copy.put(b"x" * 1000)
     copy.close(0.2)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 20
     os.close(read)
     copy._thread.join(5)
     assert not copy._thread.is_alive()
@@ -122,7 +122,7 @@ def test_a_pump_ends_although_somebody_holds_the_pipe(tmp_path: Path) -> None:
     found.start()
     begun = time.monotonic()
     found.finish(0.3)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 20
     os.close(held)
     found.finish()
     assert list(found.tail) == ["last words"] == found.take()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -168,12 +169,12 @@ def test_signals_are_passed_on_only_where_they_are_handled(folder: Folder) -> No
 def test_a_stop_during_the_pause_is_the_end(folder: Folder) -> None:
     """A user's stop is never followed by a restart."""
     process = folder.start(PYTHON, "-c", "raise ValueError")
-    folder.wait(lambda: len(folder.events("restart")) == 2, "the second pause, of 5 s")
+    folder.wait(lambda: len(folder.events("restart")) == 3, "the third pause, of 15 s")
     begun = time.monotonic()
     process.send_signal(signal.SIGTERM)
     status, _ = finished(process)
-    assert time.monotonic() - begun < 4
-    assert status == 1 and folder.state()["verdict"] == "stopped" and len(folder.events("attempt")) == 2
+    assert time.monotonic() - begun < 12
+    assert status == 1 and folder.state()["verdict"] == "stopped" and len(folder.events("attempt")) == 3
 
 
 def test_what_is_left_by_a_training_is_ended(folder: Folder) -> None:
@@ -181,6 +182,33 @@ def test_what_is_left_by_a_training_is_ended(folder: Folder) -> None:
     code = f"import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True); {'raise ValueError'}"
     folder.train(PYTHON, "-c", code, options=("--max-restarts", "0"), status=1)
     assert alive(folder.run.folder) == []
+
+
+def test_what_still_saves_after_a_good_end_may_finish(folder: Folder) -> None:
+    """An upload that the program has started; results are copied and the box is stopped only after it."""
+    upload = "import time; time.sleep(1.5); open('uploaded', 'w').close()"
+    code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {upload!r}], start_new_session=True)"
+    output = folder.train(PYTHON, "-c", code)
+    assert (folder.path / "uploaded").exists()
+    assert "it ended, but left 1 processes" in output and folder.state()["verdict"] == "done"
+
+
+def test_without_a_terminal_it_has_a_session_of_its_own(folder: Folder) -> None:
+    """And so has the training: what happens to the caller's session or group is none of theirs."""
+    process = folder.start(PYTHON, "-c", WAITING)
+    running(folder)
+    supervisor, child = (int(folder.state()[name]) for name in ("pid", "child"))
+    assert os.getsid(supervisor) == supervisor == process.pid != os.getsid(0)
+    assert os.getsid(child) == child
+
+
+def test_what_was_spent_is_said_at_the_end(folder: Folder) -> None:
+    """In the last line of the training, and in the status."""
+    options = ("--price", "36000/h", "--currency", "CNY")
+    output = folder.train(PYTHON, "-c", "import time; time.sleep(1)", options=options)
+    said = re.search(r"crab: done: finished; spent: (\d+\.\d\d) CNY", output)
+    assert said and 9 < float(said[1]) < 600, output
+    assert f"spent     {said[1]} CNY" in folder.crab("status")
 
 
 def test_a_finished_run_is_not_trained_again(folder: Folder) -> None:
@@ -306,6 +334,21 @@ def test_the_wait_for_cheap_hours_can_be_stopped(folder: Folder) -> None:
     process.send_signal(signal.SIGTERM)
     assert finished(process)[0] == 143
     assert folder.events("attempt") == [] and folder.state()["verdict"] == "stopped"
+
+
+def test_it_begins_at_its_hour(folder: Folder) -> None:
+    """And not before; nothing of the training is started until then."""
+    code = (
+        "import sys, time; from hermitcrab import cli; from hermitcrab.train import startat\n"
+        "startat.next_time = lambda *_: time.time() + 2\n"
+        "sys.exit(cli.main(sys.argv[1:]))"
+    )
+    begun = time.time()
+    script = folder.script("import time; open('began', 'w').write(repr(time.time()))")
+    words = ["train", "--name", "run", "--start-at", "23:00", "--", PYTHON, script]
+    subprocess.run([PYTHON, "-c", code, *words], cwd=folder.path, env=folder.environ, capture_output=True, check=True)
+    assert float((folder.path / "began").read_text()) - begun > 2
+    assert [event["kind"] for event in folder.events()] == ["waiting", "attempt", "ended"]
 
 
 def test_as_the_first_process_it_buries_and_ends(folder: Folder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -162,6 +163,19 @@ def test_tmux_is_a_view(tmux: Folder) -> None:
     terminal.close()
     tmux.wait(lambda: tmux.state().get("state") == "ended", "the end")
     assert tmux.state()["verdict"] == "done" and len(tmux.events("attempt")) == 1
+
+
+def test_tmux_changes_no_word_and_hides_no_status(tmux: Folder) -> None:
+    """C40: it is only told what to show, so it eats no last `;`; and the view ends as the training did."""
+    hostile = ["a b", "$HOME", "`id`", "it's", "x;", ";", "\\", "*", "#{pane_id}", "ü"]
+    tmux.script("import json, sys; open('got', 'w').write(json.dumps(sys.argv[1:])); sys.exit(3)")
+    words = ("--max-restarts", "0")
+    terminal = Terminal(tmux, [*train(*words), *hostile])
+    tmux.wait(lambda: "Enter closes this window" in terminal.read(), "the end of the view")
+    os.write(terminal.master, b"\n")
+    assert terminal.wait() == 3
+    terminal.close()
+    assert json.loads((tmux.path / "got").read_text()) == hostile
 
 
 def test_nobody_at_tmux_is_nobody_attached(tmux: Folder) -> None:

@@ -170,6 +170,34 @@ def test_the_lines_of_c40_without_a_shell_run_as_they_are(folder: Folder, monkey
             assert f"got {json.dumps(row['argv'])}" in output
 
 
+# What arrives of the lines that need a shell; the fifth is not run: it ends the machine.
+ARRIVES = {
+    2: "CUDA_VISIBLE_DEVICES=0,1|HF_ENDPOINT=https://hf-mirror.com|torchrun|--nproc_per_node|2|train.py|--cfg|configs/a.yaml|",
+    4: "python|train.py|--filter|loss < 0.1 && step > 100|",
+    6: "python|-c|import torch; print(torch.cuda.device_count())|",
+}
+
+
+@pytest.mark.parametrize("number", ARRIVES)
+def test_what_is_answered_to_a_line_of_c40_does_what_the_line_means(
+    number: int, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pasted as it was answered: its shell reads it exactly once, and its status is the program's, not tee's."""
+    line = LINES[number - 1].replace("/root/autodl-tmp", str(tmp_path))
+    with pytest.raises(UserError) as refused:
+        words.check([line])
+    monkeypatch.undo()
+    (tmp_path / "bash").unlink()  # the real one
+    told = '{ env | grep -E "^(CUDA_V|HF_)" | sort; printf "%s|" "${0##*/}" "$@"; } | tr "\\n" "|"'
+    stub = f"#!/bin/sh\n{told} > got; exit 3\n"
+    for name in ("python", "torchrun"):
+        (tmp_path / name).write_text(stub)
+    folder.environ["PATH"] = f"{tmp_path}:/usr/bin:/bin"
+    typed = shlex.split(str(refused.value).partition("write: crab train -- ")[2])
+    folder.train(*typed, options=("--max-restarts", "0"), status=3)
+    assert (tmp_path / "got").read_text() == ARRIVES[number]
+
+
 def test_secrets_in_the_command_are_shown_nowhere(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in the log nor in the journal; the program gets them."""
     monkeypatch.undo()

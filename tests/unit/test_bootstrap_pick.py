@@ -21,7 +21,7 @@ from tests.unit.test_check_stubs import GCC, compile_stubs
 
 ROOT: Final = Path(__file__).parents[2]
 MATRIX: Final = matrices.load()
-ROWS: Final = tuple(pins._row(row) for row in bootstrap.pinned(MATRIX)["combos"])
+ROWS: Final = pins.read(bootstrap.pinned(MATRIX)).rows
 
 
 class Card(NamedTuple):

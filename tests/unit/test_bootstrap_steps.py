@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
-import re
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
 from hermitcrab import matrix as matrices
-from hermitcrab.box import platforms
+from hermitcrab.box import platforms, setup
 from hermitcrab.box.bootstrap import __main__ as bootstrapping
-from hermitcrab.box.bootstrap import adopt, apt, environment, network, pins, pip, plan, settle, stamp, steps
+from hermitcrab.box.bootstrap import adopt, apt, environment, pins, pip, plan, settle, stamp, steps
 from hermitcrab.box.bootstrap.environment import Where
 from hermitcrab.box.bootstrap.pick import Choice, Machine
-from hermitcrab.box.bootstrap.run import Places, Run, alone, clean
+from hermitcrab.box.bootstrap.run import Places, Run, alone
 from hermitcrab.box.check.build import MANIFEST
 from hermitcrab.box.disks import Disk
 from hermitcrab.box.platform import Platform
@@ -31,7 +32,7 @@ from hermitcrab.errors import UserError
 
 ROOT: Final = Path(__file__).parents[2]
 MATRIX: Final = matrices.load()
-ROWS: Final = tuple(pins._row(row) for row in bootstrap.pinned(MATRIX)["combos"])
+ROWS: Final = pins.read(bootstrap.pinned(MATRIX)).rows
 ROW: Final = next(row for row in ROWS if row.cuda == "12.1")
 GB: Final = 10**9
 
@@ -60,8 +61,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def payload(unpacked: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The pins are those of the payload."""
     folder = unpacked
-    for function in (pins.load, pins.lock):
-        monkeypatch.setattr(function, "__defaults__", (folder,))
+    monkeypatch.setattr(pins.load, "__defaults__", (folder,))
     monkeypatch.setattr(apt, "PAYLOAD", folder)
     return folder
 
@@ -78,14 +78,19 @@ def test_the_pins_are_the_matrix() -> None:
     for row, combo in zip(known.rows, MATRIX.combos, strict=True):
         assert (row.cuda, row.torch, row.driver) == (combo.cuda, combo.torch, combo.driver)
         assert bool(row.locks) == (combo.wheels == "pypi")
-        assert all(pins.lock(row, python).is_file() for python in row.locks)
 
 
-def test_a_row_s_own_lock_is_the_image_s() -> None:
-    """Byte for byte: parity begins here."""
+def test_every_lock_comes_through_byte_for_byte() -> None:
+    """The image's own among them: parity begins here. A line that locks share is brought once."""
+    known = bootstrap.pinned(MATRIX)
+    assert len(set(known["lines"])) == len(known["lines"])
     for row, combo in zip(pins.load().rows, MATRIX.combos, strict=True):
-        if row.locks:
-            assert pins.lock(row, combo.python).read_bytes() == lock.lock_path(combo).read_bytes()
+        paths = bootstrap.locks(combo)
+        assert row.locks.keys() == paths.keys()
+        assert not paths or paths[combo.python] == lock.lock_path(combo)
+        assert {python: pins.lock(row, python) for python in row.locks} == {
+            python: path.read_bytes() for python, path in paths.items()
+        }
 
 
 OTHERS: Final = [(combo, python) for combo in MATRIX.combos for python in locks.wanted(combo)]
@@ -177,139 +182,27 @@ def test_a_full_tmpdir_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> Non
         plan._where(run, ROW, a_platform(100, None))
 
 
+def test_c35_the_packages_count_as_well(
+    run: Run, room: Callable[[int | None], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both go to the system disk: what they need together, or torch on the data disk; too little for them: a stop."""
+    room(5)
+    exactly = int(ROW.disk_gb * environment.SLACK * GB)
+    monkeypatch.setattr(plan, "disk_at", lambda path: Disk(path, 10**12, exactly))
+    platform = a_platform(5, 41)
+    assert plan._where(run, ROW, platform) == Where(run.places.venv)
+    assert plan._where(run, ROW, platform, GB).link == run.places.venv
+    plan._refuse_full(exactly)
+    with pytest.raises(UserError, match=r"/ has .* free, and the missing packages need .*: make room"):
+        plan._refuse_full(exactly + 1)
+
+
 def test_what_is_left_out_is_named(run: Run) -> None:
     """C22 and other distributions: by name, with the reason."""
     assert plan._left_out(run, plan.Asked(), [], served=True) == []
     assert "tmux git (neither root nor sudo" in plan._left_out(run, plan.Asked(), ["tmux", "git"], served=True)[0]
     other = plan.Asked(distro="alinux", release="3", has_apt=False)
     assert "(alinux 3 is not served; Debian 11, 12, 13" in plan._left_out(run, other, ["tmux"], served=False)[0]
-
-
-# --- packages
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        (
-            "Inst libnvidia-compute-550 (550.54 Ubuntu:22.04 [amd64])",
-            "libnvidia-compute-550, which belongs to the driver",
-        ),
-        ("Inst cuda-toolkit-12-4 [12.3] (12.4 NVIDIA [all])", "cuda-toolkit-12-4, which belongs"),
-        ("Inst libcudnn9-cuda-12 (9.1 x [amd64])", "libcudnn9-cuda-12, which belongs"),
-        ("Remv nano [6.2]", "apt would remove nano"),
-        ("Purg nano [6.2]", "apt would remove nano"),
-    ],
-)
-def test_what_belongs_to_the_driver_is_never_touched(line: str, said: str) -> None:
-    """Nor is anything removed: then nothing is installed at all."""
-    with pytest.raises(UserError, match=said):
-        apt.refuse_foreign(f"NOTE: simulation\nInst git (1:2.39 x [amd64])\n{line}\nConf git (1:2.39)\n")
-
-
-def test_others_are_installed() -> None:
-    """The rule does not cry wolf."""
-    apt.refuse_foreign("Inst git (1:2.39 x [amd64])\nInst libnghttp2-14 (1.52 x [amd64])\nConf git (1:2.39)\n")
-
-
-def test_missing_packages() -> None:
-    """By dpkg's status; what dpkg does not know is missing."""
-    assert apt.missing(["hermitcrab-has-no-such-package"]) == ["hermitcrab-has-no-such-package"]
-
-
-def test_a_lock_is_told_at_once(run: Run, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """While it is waited for, not after."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    said = (ROOT / "tests/cases/C20.txt").read_text().splitlines()[0]
-    code = f'[ -e "{tmp_path}/was" ] && exit 0; touch "{tmp_path}/was"; echo "{said}"; exit 100'
-    (folder / "apt-get").write_text(f"#!/bin/sh\n{code}\n")
-    (folder / "apt-get").chmod(0o755)
-    environ = {"PATH": f"{folder}:{os.environ['PATH']}", "HERMITCRAB_APT_PAUSE": "0"}
-    apt.apt_get(run._replace(environ=environ), (), "update")
-    assert capfd.readouterr().out.startswith("waiting for 2180 (unattended-upgr)")
-
-
-def test_apt_runs_by_the_script_s_functions(run: Run, tmp_path: Path) -> None:
-    """A failing apt-get becomes its own reason."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "apt-get").write_text('#!/bin/sh\necho "E: Unable to locate package x"; exit 100\n')
-    (folder / "apt-get").chmod(0o755)
-    placed = run._replace(environ={"PATH": f"{folder}:{os.environ['PATH']}"})
-    with pytest.raises(UserError, match="apt-get install: E: Unable to locate package x"):
-        apt.apt_get(placed, (), "install", "x")
-
-
-# --- the network
-
-
-def test_one_setting_for_all(tmp_path: Path) -> None:
-    """C27: a CA file reaches apt, curl, git, pip, uv, conda; it is added to the system's, and to nothing that stays."""
-    assert "unable to get local issuer certificate" in (ROOT / "tests/cases/C27.txt").read_text()
-    (tmp_path / "ca.pem.in").write_text("EXTRA\n")
-    (tmp_path / "own").write_text("OWN\n")
-    environ = network.trusting({"SSL_CERT_FILE": str(tmp_path / "own")}, str(tmp_path / "ca.pem.in"), tmp_path)
-    assert (tmp_path / "ca.pem").read_text() == "OWN\n\nEXTRA\n"
-    assert {environ[name] for name in ("PIP_CERT", "SSL_CERT_FILE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")} == {
-        str(tmp_path / "ca.pem")
-    }
-    assert network.trusting({"A": "b"}, "", tmp_path) == {"A": "b"}
-
-
-def test_verification_is_never_turned_off() -> None:
-    """C27: no word for it stands in what a box runs."""
-    words = re.compile(
-        r"--insecure|trusted-host|allow-insecure|Verify-Peer|curl -k|SSL_NO_VERIFY|NODE_TLS_REJECT|sslVerify"
-    )
-    folders = (ROOT / "hermitcrab/box/bootstrap", ROOT / "templates/boot")
-    assert [
-        path.name
-        for folder in folders
-        for path in folder.iterdir()
-        if path.is_file() and words.search(path.read_text())
-    ] == []
-
-
-@pytest.mark.parametrize("said", ["SSLError(CERTIFICATE_VERIFY_FAILED)", "invalid peer certificate: UnknownIssuer"])
-def test_an_untrusted_certificate_is_called_so(said: str) -> None:
-    """C27: not "no matching distribution"."""
-    assert "certificate is not trusted" in pip.why(f"{said}\nERROR: No matching distribution found for uv")
-
-
-def test_no_network_is_called_so() -> None:
-    """Not "no matching distribution" either."""
-    said = "NameResolutionError: Temporary failure in name resolution\nERROR: No matching distribution found"
-    assert "cannot be reached" in pip.why(said)
-
-
-def test_turbo_stays_in_its_shell(tmp_path: Path) -> None:
-    """The script's proxies reach downloads; nothing else of it does, and our own environment stays as it is."""
-    script = tmp_path / "turbo"
-    script.write_text(
-        "export http_proxy=http://127.0.0.1:9 https_proxy=http://127.0.0.1:9 EVIL=1; cd /; set -e; echo hi\n"
-    )
-    before = dict(os.environ)
-    environ = network.turbo({"PATH": os.environ["PATH"]}, str(script))
-    assert environ["https_proxy"] == "http://127.0.0.1:9"
-    assert "EVIL" not in environ
-    assert dict(os.environ) == before
-    assert network.turbo({"A": "b"}, "/nonexistent").get("https_proxy") is None
-
-
-def test_pip_s_settings_reach_uv(run: Run) -> None:
-    """The user's index, proxy and certificate hold; what would bend the lock does not."""
-    listing = "global.index-url='https://mirror.example/simple'\n:env:.index-url='https://env.example/simple'\nglobal.cert='/ca'\n"
-    fake = run.work / "pip"
-    fake.write_text(f"#!/bin/sh\nprintf '%s' \"{listing}\"\n")
-    fake.chmod(0o755)
-    environ = pip.environment(run, (str(fake),))
-    assert environ["UV_DEFAULT_INDEX"] == "https://env.example/simple"
-    assert environ["SSL_CERT_FILE"] == "/ca"
-    assert (
-        pip.environment(run._replace(environ={"UV_DEFAULT_INDEX": "mine"}), (str(fake),))["UV_DEFAULT_INDEX"] == "mine"
-    )
-    assert clean({"PIP_CONSTRAINT": "x", "PIP_INDEX_URL": "y"}) == {"PIP_INDEX_URL": "y"}
 
 
 # --- the environment
@@ -330,8 +223,6 @@ def test_complete_is_what_its_manifest_says(run: Run) -> None:
     assert not environment.is_complete(where, choice, data)
     (run.places.venv / "bin").mkdir(parents=True)
     (run.places.venv / "bin/python").symlink_to(sys.executable)
-    import json
-
     (run.places.venv / MANIFEST).write_text(json.dumps(environment.identity(choice, data)))
     assert environment.is_complete(where, choice, data)
     assert not environment.is_complete(where, choice, data + b"x")
@@ -371,24 +262,6 @@ def test_a_stamp_is_whole_or_none(tmp_path: Path) -> None:
     for text in ("", "{", '{"format": 99}', "[]"):
         (tmp_path / "stamp").write_text(text)
         assert stamp.read(tmp_path / "stamp") == {}
-
-
-def test_git_trusts_nobody_by_our_doing() -> None:
-    """S47: no `safe.directory` is ever set; git's own message has the line for the one folder."""
-    assert "safe.directory /workspace/proj" in (ROOT / "tests/cases/S47.txt").read_text()
-    folders = ("hermitcrab/box", "templates/home", "templates/boot")
-    paths = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
-    assert [path.name for path in paths if path.suffix != ".pyc" and "safe.directory" in path.read_text()] == []
-
-
-def test_the_guard_is_there_and_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins for what starts services, for the time of an installation."""
-    monkeypatch.setattr(apt, "GUARD", tmp_path / "own/guard")
-    guard = Path(apt._guard())
-    assert {path.name for path in guard.iterdir()} == set(apt.STUBS) >= {"systemctl", "invoke-rc.d"}
-    assert subprocess.run([str(guard / "systemctl"), "daemon-reload"], check=False).returncode == 0
-    apt._remove(str(guard))
-    assert list(tmp_path.glob("own")) == []
 
 
 def decided(*packages: str) -> plan.Plan:
@@ -468,6 +341,31 @@ def test_a_stamp_goes_before_the_first_change(run: Run, order: list[str], monkey
     assert order == []
 
 
+@pytest.mark.parametrize(
+    ("wishes", "uses"),
+    [
+        (steps.Wishes("auto", "debian", "12"), False),
+        (steps.Wishes("none", "debian", "12"), False),
+        (steps.Wishes("tuna", "debian", "12"), True),
+        (steps.Wishes("tuna", "alinux", "3"), False),
+    ],
+)
+def test_apt_stays_with_what_the_box_has_configured(wishes: steps.Wishes, uses: bool, run: Run) -> None:
+    """Unless a mirror was asked for by its name, which has this distribution."""
+    assert bool(steps._from_mirror(run, wishes)) is uses
+
+
+def test_secrets_stay_out_of_log_and_messages(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """The password of a private index stands in commands and in what pip says."""
+    address = "https://me:hunter2secret@index.example/simple"
+    with pytest.raises(UserError) as failed:
+        run.call("sh", "-c", f"echo looking at {address}; exit 1")
+    run.warn(f"{address} is slow")
+    log = Path(run.log).read_text()
+    assert "index.example" in log and "index.example" in str(failed.value)
+    assert "hunter2secret" not in log + str(failed.value) + capsys.readouterr().err
+
+
 def test_two_at_once_go_one_after_the_other(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     """The second waits, and says so."""
     with alone(run):
@@ -499,11 +397,91 @@ def test_nothing_fits_stops_before_any_change(run: Run, payload: Path, monkeypat
     monkeypatch.setattr(adopt, "find", lambda *_, **__: iter(()))
     monkeypatch.setattr(apt, "apt_get", lambda *_, **__: pytest.fail("apt was run"))
     monkeypatch.setattr(pip, "find", lambda *_, **__: pytest.fail("pip was run"))
-    import hashlib
-
     sha = hashlib.sha256(wheel.box_wheel()).hexdigest()
     monkeypatch.setattr(pins, "PAYLOAD", payload)
     with pytest.raises(UserError, match="it needs driver 450") as refused:
         bootstrapping.bootstrap(run, options(wheel_sha256=sha, distro="debian", release="12", has_apt=True))
     assert refused.value.code == 4
     assert list((run.places.home).iterdir()) == []
+
+
+class End(NamedTuple):
+    """How a run ended, and what it must tell."""
+
+    check: str
+    left_out: tuple[str, ...]
+    status: int
+    result: str
+    said: str
+
+
+ENDS: Final = [
+    End("pass", (), 0, "done", "done in"),
+    End("skip", (), 0, "done", "GPU check skipped, which is no pass: no card"),
+    End("pass", ("left out: tmux (neither root nor sudo)",), 3, "partial", "left out: tmux"),
+    End("fail", (), 1, "failed", "GPU check FAILED: no card"),
+    End("fail", ("left out: tmux",), 1, "failed", "failed in"),
+]
+
+
+@pytest.fixture
+def ending(payload: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[End], argparse.Namespace]:
+    """Let the next run end like this."""
+
+    def let(end: End) -> argparse.Namespace:
+        monkeypatch.setattr(pins, "PAYLOAD", payload)
+        monkeypatch.setattr(plan, "make", lambda *_: decided()._replace(left_out=end.left_out))
+        monkeypatch.setattr(steps, "carry_out", lambda *_: ("python", {"combo": ROW.id}))
+        monkeypatch.setattr(settle, "check", lambda *_: settle.Verdict(end.check, "no card"))
+        return options(wheel_sha256=hashlib.sha256(wheel.box_wheel()).hexdigest())
+
+    return let
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: f"{end.check}-{end.result}")
+def test_how_it_ends(
+    end: End, run: Run, ending: Callable[[End], argparse.Namespace], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """C22: status, stamp and summary tell the same: done, in part with what was left out, or failed."""
+    assert bootstrapping.bootstrap(run, ending(end)) == end.status
+    told = stamp.read(run.places.stamp)
+    assert (told["result"], told["check"], told["left_out"]) == (end.result, end.check, list(end.left_out))
+    assert end.said in capsys.readouterr().out
+
+
+# --- an image without host keys
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A root's box with an SSH server, a crab setup that does nothing, and an ssh-keygen that makes one key."""
+    (tmp_path / "sshd").touch()
+    monkeypatch.setattr(settle, "SSHD", tmp_path / "sshd")
+    monkeypatch.setattr(settle, "SSHD_FOLDER", tmp_path / "run/sshd")
+    monkeypatch.setattr(settle, "HOST_KEYS", f"{tmp_path}/etc/ssh_host_*_key")
+    monkeypatch.setattr(setup, "main", lambda _: 0)
+    for name in ("etc", "bin"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "bin/ssh-keygen").write_text(f'#!/bin/sh\necho "$*" >"{tmp_path}/etc/ssh_host_rsa_key"\n')
+    (tmp_path / "bin/ssh-keygen").chmod(0o755)
+    return tmp_path
+
+
+def test_missing_host_keys_are_made(run: Run, ssh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`crab seal` takes them out of an image; a server without one starts for nobody. A user's own stay."""
+    monkeypatch.setenv("PATH", f"{ssh}/bin:{os.environ['PATH']}")
+    asked = run._replace(root=True, environ=dict(os.environ))
+    assert settle.lacks_host_keys(asked)
+    assert not settle.lacks_host_keys(run)
+    settle.settings(asked, dry=True)
+    settle.settings(asked, undo=True)
+    assert settle.lacks_host_keys(asked)
+    settle.settings(asked)
+    key = ssh / "etc/ssh_host_rsa_key"
+    assert key.read_text() == "-A\n"
+    key.write_text("mine")
+    settle.settings(asked)
+    assert key.read_text() == "mine"
+    (ssh / "sshd").unlink()
+    key.unlink()
+    assert not settle.lacks_host_keys(asked)

@@ -164,6 +164,24 @@ def test_a_setting_without_a_file_is_passed_over(tmp_path: Path, monkeypatch: py
     assert engine.secrets == [{"ca": "pip's"}]
 
 
+@pytest.mark.usefixtures("no_index")
+def test_c27_one_more_authority_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C27: the setting that a box has reaches the build, too: beside the bundle, and by the same secret."""
+    for name in ("own", "extra"):
+        (tmp_path / name).write_text(f"the PEM of {name}")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "own"))
+    monkeypatch.setenv("HERMITCRAB_CA", str(tmp_path / "extra"))
+    engine = FakeEngine()
+
+    build(engine)
+
+    assert engine.secrets == [{"ca": "the PEM of own\nthe PEM of extra"}]
+    assert (tmp_path / "own").read_text() == "the PEM of own"
+    monkeypatch.setenv("HERMITCRAB_CA", str(tmp_path / "lost"))
+    with pytest.raises(UserError, match="name a file of certificates"):
+        build(FakeEngine())
+
+
 @pytest.mark.parametrize("setting", image.INDEX_SETTINGS)
 def test_the_index_of_the_user_is_a_secret(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may hold a password: it comes by file, and the file is gone after the build."""

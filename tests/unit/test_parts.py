@@ -45,48 +45,57 @@ def test_a_part_says_which_values_it_reads(path: Path) -> None:
         assert f"\n{name}=" in template[: template.index(f"parts['{path.name}']")]
 
 
-def sorted_layers(root: Path, files: list[str]) -> dict[str, set[str]]:
+def sorted_layers(root: Path, stage: render.Stage, files: list[str]) -> dict[str, set[str]]:
     """Run the sorting half of wheels.sh over these files; what lies in each layer, without its site-packages."""
     site = root / SITE[1:]
-    for name in files:
+    for name in (*files, "_virtualenv.py"):
         (site / name).parent.mkdir(parents=True, exist_ok=True)
         (site / name).touch()
     part = (render.TEMPLATES / "parts/wheels.sh").read_text()
     body = part[part.index("# One line of $layers is a layer") :]
     body = re.sub(r"(?<![\w/])(?=/layers|/opt/venv)", str(root), body)
-    table = "\n".join(f"{name} {' '.join(paths)}" for name, paths in render.LAYERS)
-    assert shell(f'set -eu\nepoch={EPOCH}\nsite={SITE}\nlayers="{table}"\n{body}', cwd=site) == ""
+    values = f'set -eu\nepoch={EPOCH}\nsite={SITE}\nlayers="{stage.layers}"\nlast={stage.last}'
+    assert shell(f"{values}\n{body}", cwd=site) == ""
     return {
         layer.name: {str(path.relative_to(layer / SITE[1:])) for path in layer.rglob("*") if path.is_file()}
         for layer in (root / "layers").iterdir()
     }
 
 
-FILES = [
-    *("torch/__init__.py", "torch/lib/libtorch.so", "torchgen/x.py", "triton/x.py", "torch-2.0.dist-info/RECORD"),
+NVIDIA, TORCH = render.STAGES
+NVIDIAS = [
     *("nvidia/__init__.py", "nvidia/cudnn/lib/x.so", "nvidia/nccl/lib/x.so", "nvidia/cublas/lib/x.so"),
-    *("numpy/__init__.py", "torchvision/x.py"),
+    *("nvidia_cublas_cu12-12.1.dist-info/RECORD", "cusparselt/lib/x.so"),
+]
+OTHERS = [
+    *("torch/__init__.py", "torch/lib/libtorch.so", "torchgen/x.py", "triton/x.py", "torch-2.0.dist-info/RECORD"),
+    *("numpy/__init__.py", "torchvision/x.py", "_cffi.so"),
 ]
 
 
-def test_every_file_lands_in_one_layer(tmp_path: Path) -> None:
-    """In the first that takes it; what nobody takes is the last one."""
-    found = sorted_layers(tmp_path, FILES)
-
-    assert found == {
+def test_every_file_of_nvidia_lands_in_one_layer(tmp_path: Path) -> None:
+    """Also what one of its wheels puts elsewhere; the venv itself is the next stage's."""
+    assert sorted_layers(tmp_path, NVIDIA, NVIDIAS) == {
         "cudnn": {"nvidia/cudnn/lib/x.so", "nvidia/nccl/lib/x.so"},
-        "cuda": {"nvidia/__init__.py", "nvidia/cublas/lib/x.so"},
-        "torch": {"torch/__init__.py", "torch/lib/libtorch.so", "torchgen/x.py", "triton/x.py"},
-        "rest": {"torch-2.0.dist-info/RECORD", "numpy/__init__.py", "torchvision/x.py"},
+        "cuda": set(NVIDIAS) - {"nvidia/cudnn/lib/x.so", "nvidia/nccl/lib/x.so"},
     }
 
 
-def test_every_folder_has_the_date_of_the_build(tmp_path: Path) -> None:
+def test_every_other_file_lands_in_one_layer(tmp_path: Path) -> None:
+    """In the first that takes it; what nobody takes is the last one."""
+    assert sorted_layers(tmp_path, TORCH, OTHERS) == {
+        "torch": {"torch/__init__.py", "torch/lib/libtorch.so", "torchgen/x.py", "triton/x.py"},
+        "rest": {"torch-2.0.dist-info/RECORD", "numpy/__init__.py", "torchvision/x.py", "_cffi.so", "_virtualenv.py"},
+    }
+
+
+@pytest.mark.parametrize(("stage", "files"), [(NVIDIA, NVIDIAS), (TORCH, OTHERS)], ids=["nvidia", "wheels"])
+def test_every_folder_has_the_date_of_the_build(tmp_path: Path, stage: render.Stage, files: list[str]) -> None:
     """Parents too: COPY takes their dates along."""
-    sorted_layers(tmp_path, FILES)
+    sorted_layers(tmp_path, stage, files)
 
     made = [*(tmp_path / "layers").rglob("*")]
-    assert len(made) > len(FILES)
+    assert len(made) > len(files)
     assert {os.lstat(path).st_mtime for path in made} == {EPOCH}
 
 

@@ -226,7 +226,7 @@ def test_the_folder_holds_all_that_is_copied(combo: Combo) -> None:
     ignored = (folder / ".dockerignore").read_text().splitlines()
     copied = re.findall(r"^COPY (?!--from=|<<)(\S+) ", DOCKERFILES[combo.id], re.MULTILINE)
 
-    assert sorted(copied) == sorted(["requirements.lock", wheel.NAME])
+    assert set(copied) == {"requirements.lock", wheel.NAME}
     for name in copied:
         assert (folder / name).is_file()
         assert any(Path(name).match(pattern[1:]) for pattern in ignored if pattern.startswith("!"))
@@ -246,18 +246,37 @@ def test_secrets_are_mounted_where_they_are_read(combo: Combo) -> None:
 
 @each_combo
 def test_every_layer_is_copied_once_and_the_calmest_first(combo: Combo) -> None:
-    """What wheels.sh sorts and what the image takes are one list."""
+    """What wheels.sh sorts in a stage and what the image takes from it are one list."""
     text = DOCKERFILES[combo.id]
-    copied = re.findall(r"^COPY --from=wheels /layers/(\w+)/ /$", text, re.MULTILINE)
-    (table,) = re.findall(r'^layers="(.*?)"$', text, re.MULTILINE | re.DOTALL)
+    copied = re.findall(r"^COPY --from=(nvidia|wheels) /layers/(\w+)/ /$", text, re.MULTILINE)
+    stages = re.findall(r"^FROM tools AS (nvidia|wheels)$", text, re.MULTILINE)
+    tables = re.findall(r'^layers="(.*?)"$', text, re.MULTILINE | re.DOTALL)
+    listed = [
+        (stage, line.split()[0]) for stage, table in zip(stages, tables, strict=True) for line in table.splitlines()
+    ]
 
-    assert copied == [*(line.split()[0] for line in table.splitlines()), render.LAST_LAYER]
-    own = [] if combo.wheels == "pypi" else ["cudnn", "cuda"]  # such a torch carries NVIDIA's libraries inside itself
-    assert copied == [*(name for name, _ in render.LAYERS if name not in own), render.LAST_LAYER]
+    assert copied == [*listed, ("wheels", render.LAST_LAYER)]
+    # A torch from an index carries NVIDIA's libraries inside itself.
+    assert [name for _, name in copied] == [*(["cudnn", "cuda"] if combo.wheels == "pypi" else []), "torch", "rest"]
     order = [line for line, _ in steps(text)]
     system = order.index("COPY --from=system / /")
-    assert max(order.index(f"COPY --from=wheels /layers/{name}/ /") for name in copied) < system
+    assert max(order.index(f"COPY --from={stage} /layers/{name}/ /") for stage, name in copied) < system
     assert system < order.index("COPY --from=box /box/ /")
+
+
+@each_combo
+def test_every_wheel_is_installed_in_one_stage(combo: Combo) -> None:
+    """What one stage takes from the lock the others leave, and the proof sees them all."""
+    text = DOCKERFILES[combo.id]
+    pins = [line for line in lock.lock_path(combo).read_text().splitlines() if "==" in line and line[0] not in "# "]
+    taken = []
+    for words in re.findall(r'^wheels="(.*)"$', text, re.MULTILINE):
+        taken += subprocess.check_output(["grep", *words.split()], input="\n".join(pins), text=True).splitlines()
+    stages = re.findall(r"^FROM tools AS (nvidia|wheels)$", text, re.MULTILINE)
+    (proof,) = (line for line, _ in steps(text) if "source=/layers" in line)
+
+    assert sorted(taken) == sorted(pins)
+    assert re.findall(r"from=(\w+),source=/layers,target=/layers/\1\b", proof) == stages
 
 
 @each_combo

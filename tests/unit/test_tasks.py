@@ -225,10 +225,10 @@ def test_lint_of_requirements_needs_a_combo(monkeypatch: pytest.MonkeyPatch) -> 
 def test_test_passes_its_choice_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """And its failure."""
 
-    def run(only: str) -> None:
-        raise UserError(f"failed: {only}")
+    def run(only: str, *, nightly: bool) -> None:
+        raise UserError(f"failed: {only} {nightly}")
 
     monkeypatch.setattr(quality, "run", run)
 
-    with pytest.raises(Exit, match="failed: unit"):
-        tasks.test(Context(), only="unit")
+    with pytest.raises(Exit, match="failed: unit True"):
+        tasks.test(Context(), only="unit", nightly=True)

@@ -69,14 +69,12 @@ def bootstrap(run: Run, options: argparse.Namespace) -> int:
         verdict = steps.timed(run, "check", lambda: settle.check(run, python))
         seconds = round(time.monotonic() - begun, 1)
         facts.update(asked=list(asked[:3]), script=options.script, check=verdict.word, left_out=list(decided.left_out))
-        result = stamp.PARTIAL if decided.left_out else stamp.DONE
+        result = stamp.FAILED if verdict.word == "fail" else stamp.PARTIAL if decided.left_out else stamp.DONE
         stamp.write(run.places.stamp, result, seconds=seconds, log=run.log, **facts)
     for line in summary.lines(run, decided, verdict, seconds):
         run.note(line)
         print(line, flush=True)
-    if decided.left_out:
-        return PARTIAL
-    return FAILED if verdict.word == "fail" else DONE
+    return {stamp.FAILED: FAILED, stamp.PARTIAL: PARTIAL, stamp.DONE: DONE}[result]
 
 
 def uninstall(run: Run, options: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Iterator, Mapping, NamedTuple, Sequence
+from typing import Iterator, Mapping, NamedTuple
 
 from hermitcrab.box.bootstrap.pick import Machine
 from hermitcrab.box.bootstrap.pins import numbers
@@ -26,6 +26,7 @@ KNOWN = (
 )
 LOOK_S, RUN_S = 20, 180  # a cold network disk
 HAS_TORCH = "import importlib.util as i, sys; sys.exit(sys.version_info < (3, 8) or i.find_spec('torch') is None)"
+NOTHING_KEPT = {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_CACHE_DISABLE": "1"}  # a dry run asks, too
 OWN = re.compile(r"torch(vision|audio|text|data)?|triton|xformers|nvidia-.+")
 
 
@@ -133,7 +134,7 @@ def _run(python: str, code: str, seconds: float) -> tuple[int, str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**environ, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**environ, **NOTHING_KEPT},
             cwd="/",
             timeout=seconds,
             check=False,
@@ -141,8 +142,3 @@ def _run(python: str, code: str, seconds: float) -> tuple[int, str]:
     except (OSError, subprocess.SubprocessError):
         return 127, ""
     return done.returncode, done.stdout.decode(errors="replace")
-
-
-def constraint_lines(pins: Sequence[str]) -> bytes:
-    """Return the constraint file."""
-    return "".join(f"{pin}\n" for pin in pins).encode()

@@ -17,7 +17,7 @@ Removal = Callable[[], Any]
 def why_not(run: Run, asked: plan.Asked, known: pins.Pins, wheel: bytes, script: str) -> str:
     """Say what is to be done; nothing when the stamp is of this script and machine, and all is as it says."""
     told = stamp.read(run.places.stamp)
-    if told.get("result") != stamp.DONE or told.get("check") == "fail":
+    if told.get("result") != stamp.DONE:
         return "no stamp of a finished run whose check did not fail"
     if told.get("script") != script or told.get("asked") != list(asked[:3]):
         return "the stamp is of another script, or of other options"
@@ -26,6 +26,8 @@ def why_not(run: Run, asked: plan.Asked, known: pins.Pins, wheel: bytes, script:
         return "the stamp is of another machine"
     if not (_adopted_is_whole(told, wheel) if "adopted" in told else _venv_is_whole(told, known, wheel, machine)):
         return "the environment is not as it was"
+    if settle.lacks_host_keys(run):
+        return "the SSH server has no host keys"
     missing = "packages" if apt.missing(known.packages) else "settings" if settle.settings(run, dry=True) else ""
     return f"{missing} are missing" if missing else ""
 

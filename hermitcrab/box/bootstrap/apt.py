@@ -5,7 +5,6 @@ apt-get itself is run by the script's own shell functions, which wait for locks.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from pathlib import Path
@@ -27,9 +26,6 @@ LEAN = (
     *("/usr/lib/*-linux-gnu/lib?san.so*", "/usr/lib/*-linux-gnu/libubsan.so*"),
 )
 KEPT = "/usr/share/doc/*/copyright"
-# A reload of systemd takes the card away from running containers; a service may start at the next boot.
-GUARD = Path("/var/lib/hermitcrab/guard")  # not below /tmp, which may be noexec
-STUBS = ("systemctl", "deb-systemd-invoke", "invoke-rc.d")
 
 
 def missing(packages: Sequence[str]) -> list[str]:
@@ -57,13 +53,8 @@ def update(run: Run, options: Sequence[str]) -> None:
 
 def install(run: Run, packages: Sequence[str], options: Sequence[str]) -> None:
     """Install packages, and what they depend on; UserError when that would touch the driver or fails."""
-    words = ["install", "--no-install-recommends", *packages]
-    refuse_foreign(apt_get(run, options, "-s", *words))
-    guard = _guard()
-    try:
-        apt_get(run, (*options, *_lean()), *words, guard=guard)
-    finally:
-        _remove(guard)
+    refuse_foreign(apt_get(run, options, "-s", "install", "--no-install-recommends", *packages))
+    _by_shell(run, (*options, *_lean()), "apt_install", *packages)
 
 
 def refuse_foreign(simulation: str) -> None:
@@ -76,17 +67,21 @@ def refuse_foreign(simulation: str) -> None:
             raise UserError(f"apt would remove {found[2]}: no packages were installed")
 
 
-def apt_get(run: Run, options: Sequence[str], *words: str, guard: str = "", at: Path = Path("/")) -> str:
+def apt_get(run: Run, options: Sequence[str], *words: str, at: Path = Path("/")) -> str:
     """Run apt-get by the shell's functions, and return what it said."""
-    script = '. "$crab_functions"; apt_get "$@" || { apt_says >&2; exit 1; }'
+    return _by_shell(run, options, "apt_get", *words, at=at)
+
+
+def _by_shell(run: Run, options: Sequence[str], *words: str, at: Path = Path("/")) -> str:
+    script = '. "$crab_functions"; "$@" || { apt_says >&2; exit 1; }'
     own = {
         "crab_functions": str(PAYLOAD / FUNCTIONS),
         "work": str(run.work),
+        "rights": "",
         "log": run.log,
         "quiet": "yes" if run.quiet else "",
         "verbose": "yes" if run.verbose else "",
         "apt_options": " ".join(options),
-        "guard": guard,
     }
     done = subprocess.run(
         ["sh", "-c", script, "sh", *words],
@@ -98,30 +93,11 @@ def apt_get(run: Run, options: Sequence[str], *words: str, guard: str = "", at: 
     )
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().replace("bootstrap: ", "").splitlines()
-        raise UserError(f"apt-get {words[0]}: {last[-1] if last else 'failed'}")
+        action = "install" if words[0] == "apt_install" else next(word for word in words[1:] if word[0] != "-")
+        raise UserError(f"apt-get {action}: {last[-1] if last else 'failed'}")
     return (run.work / "apt.out").read_text(encoding="utf-8", errors="replace")
 
 
 def _lean() -> list[str]:
     excluded = [f"-o Dpkg::Options::=--path-exclude={path}" for path in LEAN]
     return [*excluded, f"-o Dpkg::Options::=--path-include={KEPT}"]
-
-
-def _guard() -> str:
-    """Make a folder of programs that do nothing, where packages would reload systemd or start services."""
-    folder = GUARD
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in STUBS:
-        (folder / name).write_text("#!/bin/sh\nexit 0\n")
-        os.chmod(folder / name, 0o755)  # noqa: S103 - programs
-    return str(folder)
-
-
-def _remove(guard: str) -> None:
-    for name in STUBS:
-        (Path(guard) / name).unlink()
-    for folder in (Path(guard), Path(guard).parent):
-        try:
-            folder.rmdir()
-        except OSError:
-            return

@@ -22,7 +22,7 @@ from hermitcrab.box.check.build import MANIFEST
 from hermitcrab.errors import UserError
 
 SMALL = 3 << 30  # of memory: then one wheel at a time
-SYSTEM_GB = 0.6  # what the packages of the distribution take
+SYSTEM_GB = 0.6  # what the packages of the distribution take, all of them
 TEMPORARY = 200 << 20  # what pip needs to fetch uv
 SLACK = 1.05
 MARK = ".hermitcrab"  # in an environment of hermitcrab's making, from its first moment
@@ -55,7 +55,7 @@ class Fetch(NamedTuple):
 
 def identity(choice: Choice, wheel: bytes) -> dict[str, Any]:
     """Return what must be equal for an environment to be this one."""
-    lock = pins.lock(choice.row, choice.python).read_bytes()
+    lock = pins.lock(choice.row, choice.python)
     return {"lock": hashlib.sha256(lock).hexdigest(), "wheel": hashlib.sha256(wheel).hexdigest()}
 
 
@@ -81,7 +81,7 @@ def make(run: Run, where: Where, choice: Choice, wheel: bytes, fetch: Fetch) -> 
     return f"{len(manifest['packages'])} packages in {_shown(where)}"
 
 
-def constraints(lock: Path) -> list[str]:
+def constraints(lock: bytes) -> list[str]:
     """Return what a later installation may not move: torch, its companions and the CUDA they were built with."""
     own = {"torch", "torchvision", "torchaudio", "triton"}
     versions = pins.locked(lock)
@@ -89,7 +89,7 @@ def constraints(lock: Path) -> list[str]:
     return [*kept, "numpy<2"] if versions.get("numpy", "").startswith("1.") else kept
 
 
-def _install(run: Run, where: Where, choice: Choice, lock: Path, fetch: Fetch) -> None:
+def _install(run: Run, where: Where, choice: Choice, lock: bytes, fetch: Fetch) -> None:
     if where.folder.exists():
         refuse_foreign(where.folder)
         shutil.rmtree(str(where.folder))
@@ -106,8 +106,10 @@ def _install(run: Run, where: Where, choice: Choice, lock: Path, fetch: Fetch) -
     python = _base_python(choice.python)
     run.call(uv, "venv", "-q", "--python", python, str(where.folder), environ=environ)
     (where.folder / MARK).write_text("made by hermitcrab's bootstrap\n", encoding="ascii")
+    file = run.work / "requirements.lock"
+    file.write_bytes(lock)
     words = ("pip", "install", "--python", str(where.python), "--require-hashes", "--no-deps", "--no-build")
-    status, said = run.attempt(uv, *words, "-r", str(lock), environ=environ, watch=str(where.folder))
+    status, said = run.attempt(uv, *words, "-r", str(file), environ=environ, watch=str(where.folder))
     if status:
         raise UserError(f"the wheels cannot be installed: {pip.why(said)}; run this again, it goes on from here")
 
@@ -153,7 +155,7 @@ def _limits(memory: int | None) -> Mapping[str, str]:
     return {"UV_CONCURRENT_INSTALLS": "1", "UV_CONCURRENT_DOWNLOADS": "2"}
 
 
-def _packages(lock: Path) -> list[dict[str, str]]:
+def _packages(lock: bytes) -> list[dict[str, str]]:
     """List the wheels as the image's manifest does, hermitcrab's own among them."""
     versions = {**pins.locked(lock), "hermitcrab": __version__}
     return [{"name": name, "version": version, "kind": "wheel"} for name, version in sorted(versions.items())]

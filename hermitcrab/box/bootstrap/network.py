@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Mapping
@@ -16,14 +17,19 @@ VARIABLES = (
     *("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "CONDA_SSL_VERIFY"),
     "NODE_EXTRA_CA_CERTS",
 )
+OWN = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")  # a whole bundle that the user has named
 TURBO = "/etc/network_turbo"  # AutoDL; it exports proxies and a certificate
 GIVEN_BY_TURBO = ("http_proxy", "https_proxy", "no_proxy", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 
 
 def trusting(environ: Mapping[str, str], ca: str, work: Path) -> dict[str, str]:
-    """Return an environment that trusts one more certificate, for this run only."""
+    """Return an environment that trusts one more certificate, for this run only.
+
+    Without one: in which the bundle that the user has named to some program is named to all.
+    """
     if not ca:
-        return dict(environ)
+        named = next((environ[name] for name in OWN if os.path.isfile(environ.get(name, ""))), "")
+        return {**(dict.fromkeys(VARIABLES, named) if named else {}), **environ}
     own = next((path for path in map(Path, (environ.get("SSL_CERT_FILE", ""), *BUNDLES)) if path.is_file()), None)
     bundle = work / "ca.pem"
     bundle.write_bytes((own.read_bytes() + b"\n" if own else b"") + Path(ca).read_bytes())

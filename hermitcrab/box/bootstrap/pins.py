@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple, Sequence
 
 PAYLOAD = Path(__file__).parents[3]  # where the script unpacked itself; a checkout has no pins there
 PINS = "pins.json"
@@ -21,7 +21,7 @@ class Row(NamedTuple):
     ptx: tuple[int, ...]
     disk_gb: float
     reason: str  # why it is not current; "" for a current one
-    locks: Mapping[str, str]  # "3.11" to the name of a file; none where it cannot be installed here
+    locks: Mapping[str, tuple[str, ...]]  # "3.11" to the lines of its lock; none where it cannot be installed here
     wanted: Mapping[str, Any]  # what the image's manifest says of it
 
 
@@ -42,19 +42,23 @@ class Pins(NamedTuple):
 
 def load(payload: Path = PAYLOAD) -> Pins:
     """Read the pins; they were made by `invoke render`, so their form is not doubted."""
-    found = json.loads((payload / PINS).read_text(encoding="utf-8"))
-    rows = tuple(_row(row) for row in found["combos"])
+    return read(json.loads((payload / PINS).read_text(encoding="utf-8")))
+
+
+def read(found: Mapping[str, Any]) -> Pins:
+    """Read them; a lock is a list of numbers of lines, since most locks share most lines."""
+    rows = tuple(_row(row, found["lines"]) for row in found["combos"])
     return Pins(rows, tuple(found["packages"]), Tool(**found["uv"]))
 
 
-def lock(row: Row, python: str, payload: Path = PAYLOAD) -> Path:
-    """Return the lock of a row for a Python."""
-    return payload / "locks" / row.locks[python]
+def lock(row: Row, python: str) -> bytes:
+    """Return the lock of a row for a Python, as it is at home."""
+    return "".join(f"{line}\n" for line in row.locks[python]).encode("ascii")
 
 
-def locked(path: Path) -> dict[str, str]:
+def locked(lock: bytes) -> dict[str, str]:
     """Return the versions of a lock."""
-    lines = path.read_text(encoding="ascii").splitlines()
+    lines = lock.decode("ascii").splitlines()
     pins = (line.split(" ")[0].partition("==") for line in lines if line and not line.startswith("#"))
     return {name: version for name, _, version in pins}
 
@@ -64,9 +68,8 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def _row(row: Mapping[str, Any]) -> Row:
-    arch, ptx = (tuple(int(sm) for sm in row["wanted"][key]) for key in ("arch", "ptx"))
+def _row(row: Mapping[str, Any], lines: Sequence[str]) -> Row:
     of = row["wanted"]
-    return Row(
-        of["combo"], of["cuda"], of["torch"], of["driver"], arch, ptx, row["disk_gb"], row["reason"], row["locks"], of
-    )
+    arch, ptx = (tuple(int(sm) for sm in of[key]) for key in ("arch", "ptx"))
+    locks = {python: tuple(lines[number] for number in numbers) for python, numbers in row["locks"].items()}
+    return Row(of["combo"], of["cuda"], of["torch"], of["driver"], arch, ptx, row["disk_gb"], row["reason"], locks, of)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Sequence
 from hermitcrab.box import limits as limiting
 from hermitcrab.box import platform as platforms
 from hermitcrab.box.bootstrap import adopt, apt, pick, pins, pip
-from hermitcrab.box.bootstrap.environment import MARK, SLACK, TEMPORARY, Where
+from hermitcrab.box.bootstrap.environment import MARK, SLACK, SYSTEM_GB, TEMPORARY, Where
 from hermitcrab.box.bootstrap.pick import Choice, Machine
 from hermitcrab.box.bootstrap.run import Run
 from hermitcrab.box.check import driver
@@ -62,8 +62,10 @@ def make(run: Run, asked: Asked, known: pins.Pins) -> Plan:
     packages = apt.missing(known.packages)
     left_out = _left_out(run, asked, packages, served=served)
     left_out += [f"left out: torch ({obstacle})"] if obstacle else []
-    where = _where(run, choice.row, found) if choice else None
     wanted = tuple(packages) if served and run.root else ()
+    beside = int(SYSTEM_GB * 1e9 * len(wanted) / len(known.packages))
+    _refuse_full(beside)
+    where = _where(run, choice.row, found, beside) if choice else None
     return Plan(machine, found, limits.memory, adopted, choice, where, wanted, tuple(left_out), tuple(notes))
 
 
@@ -159,27 +161,36 @@ def _obstacle(run: Run, *, served: bool) -> str:
     return ""
 
 
-def _where(run: Run, row: pins.Row, platform: platforms.Platform) -> Where:
-    """Find a disk with room: the system's, which is what platforms save, else the data disk."""
+def _where(run: Run, row: pins.Row, platform: platforms.Platform, beside: int = 0) -> Where:
+    """Find a disk with room: the system's, which is what platforms save, else the data disk.
+
+    ``beside`` is what packages will take of the system's.
+    """
     venv = run.places.venv
     need = int(row.disk_gb * SLACK * 1e9)
     if venv.is_symlink():
         return Where(Path(os.path.realpath(str(venv))), venv)
     _refuse_temporary(run)
     system = disk_at(str(_existing(venv)))
-    if _has(system, need) or (venv / "bin").is_dir():
+    if _has(system, need + beside) or (venv / "bin").is_dir():
         return Where(venv)
     if platform.data and _has(platform.data, need):
         return Where(Path(platform.data.path) / "hermitcrab/venv", venv)
     said = [f"{disk.path} has {size(disk.free)} free" for disk in (system, platform.data) if disk]
     raise UserError(
-        f"{row.id} needs {size(need)}, and {', '.join(said)}: make room, or take a smaller combo with --cuda"
+        f"{row.id} needs {size(need + beside)}, and {', '.join(said)}: make room, or take a smaller combo with --cuda"
     )
 
 
 def _has(disk: Disk, need: int) -> bool:
     """Whether there is room; an unknown amount is taken for enough, since quotas do not tell."""
     return disk.free is None or disk.free >= need
+
+
+def _refuse_full(beside: int) -> None:
+    disk = disk_at("/")
+    if not _has(disk, beside):
+        raise UserError(f"/ has {size(disk.free)} free, and the missing packages need {size(beside)}: make room")
 
 
 def _refuse_temporary(run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import io
 import json
 import shlex
@@ -14,6 +15,7 @@ from hermitcrab.box.bootstrap.run import Run
 from hermitcrab.errors import UserError
 
 SSHD, SSHD_FOLDER = Path("/usr/sbin/sshd"), Path("/run/sshd")  # without the folder it refuses every setting
+HOST_KEYS = "/etc/ssh/ssh_host_*_key"
 USER_FILE = "environment.sh"  # read by templates/home/profile.sh, for a user without root's rights
 
 
@@ -26,8 +28,10 @@ class Verdict(NamedTuple):
 
 def settings(run: Run, *, undo: bool = False, dry: bool = False) -> list[str]:
     """Let `crab setup` do its work; return a line for each thing that it changed, or would."""
-    if run.root and SSHD.exists() and not dry:
+    if run.root and SSHD.exists() and not dry and not undo:
         files.make_folder(SSHD_FOLDER)
+        if lacks_host_keys(run):
+            run.attempt("ssh-keygen", "-A")  # without them crab setup says what is wrong
     words = ["--undo"] * undo + ["--dry-run"] * dry + ["--system"] * (run.root and not undo)
     said, warned = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(warned):
@@ -37,6 +41,11 @@ def settings(run: Run, *, undo: bool = False, dry: bool = False) -> list[str]:
     for line in [] if dry else warned.getvalue().splitlines():
         run.warn(line.replace("crab: warning: ", "", 1))
     return [line for line in said.getvalue().splitlines() if line.startswith("/") and ": " in line]
+
+
+def lacks_host_keys(run: Run) -> bool:
+    """Whether the SSH server could not start: a sealed image holds no keys, and not every platform makes new ones."""
+    return run.root and SSHD.exists() and not glob.glob(HOST_KEYS)
 
 
 def protect(run: Run, pins: Sequence[str], venv: Path | None) -> None:

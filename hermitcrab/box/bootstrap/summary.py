@@ -11,7 +11,7 @@ from hermitcrab.box.bootstrap.settle import Verdict
 
 def lines(run: Run, plan: Plan, verdict: Verdict, seconds: float) -> Iterator[str]:
     """Yield the summary."""
-    part = "done in part" if plan.left_out else "done"
+    part = "failed" if verdict.word == "fail" else "done in part" if plan.left_out else "done"
     yield f"{part} in {seconds:.0f} s; stamp: {run.places.stamp}" + (f", log: {run.log}" if run.log else "")
     yield from plan.left_out
     if verdict.word == "skip":

@@ -13,6 +13,7 @@ from typing import Any, Callable, Mapping, NamedTuple
 MOST = 1 << 20  # bytes of an answer that are read
 LONGEST_PAUSE = 30.0
 PASSING = frozenset((429, 500, 502, 503, 504))
+LATE = "no answer in time"
 
 
 class Answer(NamedTuple):
@@ -45,9 +46,13 @@ def ask(
     tries: int = 5,
     pause: float = 1.0,
     proxies: bool = True,
+    twice: bool = True,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Answer:
-    """Ask until there is an answer that stays the same; the last one is returned."""
+    """Ask until there is an answer that stays the same; the last one is returned.
+
+    Without ``twice`` what was asked once and not answered in time is not asked again: it may have been heard.
+    """
     handlers: list[Any] = [_Stay(), urllib.request.HTTPSHandler(context=_tls())]
     opener = urllib.request.build_opener(*handlers, *([] if proxies else [urllib.request.ProxyHandler({})]))
     answer, wait = Answer(0, "", "never asked"), 0.0
@@ -55,7 +60,8 @@ def ask(
         if number:
             sleep(max(min(wait, LONGEST_PAUSE), pause * 2 ** (number - 1)))
         answer, wait = _once(opener, _request(method, url, headers or {}, body), timeout)
-        if answer.status not in PASSING and (answer.status or "certificate" in answer.error):
+        final = answer.status or "certificate" in answer.error or (answer.error == LATE and not twice)
+        if final and answer.status not in PASSING:
             break
     return answer
 
@@ -106,7 +112,7 @@ def _because(error: Exception) -> str:
     if isinstance(reason, ssl.SSLCertVerificationError):
         return "the server's certificate cannot be checked: install ca-certificates"
     if isinstance(reason, (socket.timeout, TimeoutError)):
-        return "no answer in time"
+        return LATE
     return (reason.strerror if isinstance(reason, OSError) else "") or type(reason).__name__
 
 

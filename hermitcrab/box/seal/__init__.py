@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Iterable, Mapping, NamedTuple, Sequence
 
 from hermitcrab.box.platform import Platform, detect
+from hermitcrab.box.power import armed
 from hermitcrab.box.seal import places, report, waste
 from hermitcrab.box.seal.clean import clean_item
 from hermitcrab.box.seal.plan import Plan, decide, fails
@@ -30,6 +31,7 @@ BY_SYSTEMD = (
     "/lib/systemd/system/sshd-keygen*",
 )
 
+DISARM = "`crab poweroff --disarm` ends it"
 # There the home is the user's real one, with the only copy of his keys.
 NOT_SAVED = ("slurm", "apptainer")
 
@@ -43,6 +45,7 @@ class Outcome(NamedTuple):
     failures: tuple[str, ...]
     off_disk: str  # the Python environment, when no image will hold it
     passed: bool
+    armed: tuple[str, ...] = ()  # deadlines: each would stop the box while it is being saved
 
 
 def main(arguments: Sequence[str], root: Path = Path("/"), environ: Mapping[str, str] = os.environ) -> int:
@@ -60,6 +63,10 @@ def seal(options: argparse.Namespace, box: Platform, root: Path, environ: Mappin
     """Scan the system disk, decide, and clean if that was asked for."""
     if options.yes and box.kind in NOT_SAVED:
         raise UserError(f"{box.name} saves no image, and this home is not the box's: nothing is removed here")
+    deadlines = tuple(map(armed.text, armed.armed(root)))
+    if options.yes and deadlines:
+        # Its record would go, and it would fire all the same: in the middle of the saving, or unseen after it.
+        raise UserError(f"{'; '.join(deadlines)} would power this box off while it is saved: {DISARM}, then seal")
     place = places.find(root, environ, [box.data.path] if box.data else [])
     found = scan(place, _rows(place, waste.ROWS))
     keep = [*options.keep, *(["authorized-keys"] if options.keys == "keep" else [])]
@@ -70,9 +77,9 @@ def seal(options: argparse.Namespace, box: Platform, root: Path, environ: Mappin
         spared = {item.path for item in (*plan.asked, *plan.kept)}
         for item in plan.chosen:
             failures += clean_item(place, item, spared)
-    passed = not (fails(plan) if mode == "check" else failures)
+    passed = not ((deadlines or fails(plan)) if mode == "check" else failures)
     off_disk = sys.prefix if _is_beyond(sys.prefix, place.beyond) else ""
-    return Outcome(mode, plan, found.used, tuple(failures), off_disk, passed)
+    return Outcome(mode, plan, found.used, tuple(failures), off_disk, passed, deadlines)
 
 
 def _rows(place: places.Place, rows: Iterable[Row]) -> tuple[Row, ...]:

@@ -34,6 +34,8 @@ def as_text(outcome: Outcome, box: Platform) -> str:
     """Tell a person."""
     lines = [*_head(outcome), *_sections(outcome), *(f"failed: {shown(line)}" for line in outcome.failures)]
     lines += [f"not looked at: {shown(path)}: {why}" for path, why in outcome.plan.unread]
+    lines += [f"armed: {shown(line)} would power the box off while it is saved" for line in outcome.armed]
+    lines += ["       `crab poweroff --disarm` ends it; --yes is refused until then"] if outcome.armed else []
     lines += ["", *_disk(outcome, box)]
     if outcome.mode != "check":
         lines += ["", *_next(outcome, box)]
@@ -54,6 +56,7 @@ def as_json(outcome: Outcome, box: Platform) -> str:
         "fits": fits(outcome, box),
         "unread": [{"path": path, "reason": why} for path, why in plan.unread],
         "failures": list(outcome.failures),
+        "armed": list(outcome.armed),
         "platform": {"id": box.id, "name": box.name, "confidence": box.confidence, "saves": box.row.saves},
         "steps_en": list(box.row.save_steps_en),
         "steps_zh": list(box.row.save_steps_zh),
@@ -91,13 +94,21 @@ def _item(item: Item, decision: str) -> dict[str, Any]:
 def _head(outcome: Outcome) -> Iterator[str]:
     left, asked = len(remaining(outcome.plan)), len(set(remaining(outcome.plan)) & set(outcome.plan.asked))
     if outcome.mode == "check":
-        yield "crab seal: the box is ready to be saved" if outcome.passed else f"crab seal: NOT ready, {left} remain"
+        yield (
+            "crab seal: the box is ready to be saved"
+            if outcome.passed
+            else f"crab seal: NOT ready, {_what(left, outcome)}"
+        )
     elif outcome.mode == "apply":
         word = "sealed" if outcome.passed else "NOT sealed, some things could not be removed"
         but = f", but {asked} secret{'s are' if asked > 1 else ' is'} left to you: see ? below" if asked else ""
         yield f"crab seal: {word}{but}"
     else:
         yield "crab seal: dry run, nothing is changed; `crab seal --yes` removes what is marked -"
+
+
+def _what(left: int, outcome: Outcome) -> str:
+    return f"{left} remain" if left or not outcome.armed else "a deadline is armed"
 
 
 def _sections(outcome: Outcome) -> Iterator[str]:

@@ -13,7 +13,7 @@ STATE_ROWS = (
     Row(
         "run-state",
         "state",
-        "hermitcrab's runs and armed deadlines: nothing may be armed in a new box",
+        "hermitcrab's runs and records of deadlines: nothing may be armed in a new box",
         paths(
             "/run/hermitcrab* /var/lib/hermitcrab/deadline* /var/lib/hermitcrab/armed* /var/lib/hermitcrab/run*",
             "~/.local/state/hermitcrab/* $XDG_STATE_HOME/hermitcrab/* /workspace/.hermitcrab-poweroff",

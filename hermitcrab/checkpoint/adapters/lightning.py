@@ -58,14 +58,14 @@ class _Survive:
         self._signals, self._teller, self._verified = Signals(), telling.Teller(None), Verified()
         self._describer = Describer(say if ranks.rank() == 0 else lambda _: None)
         self._run = os.environ.get(start.RUN) or uuid.uuid4().hex[:12]
-        self._done, self._held = 0, None  # type: tuple[int, Any]
+        self._done, self._held, self._since = 0, None, None  # type: tuple[int, Any, int | None]
 
     def last(self) -> str | None:
         """The newest good checkpoint for `ckpt_path`, None on a first run; as Checkpointer.resume chooses it."""
         chosen = start.choose(self.folder, None, start.wanted(None, fresh=False), load=lambda _: None)
         if chosen is None:
             return None
-        self._run = str(chosen.manifest.get("run"))
+        self._run, self._since = str(chosen.manifest.get("run")), int(chosen.manifest["step"])
         self._describer.notes = record.differences(chosen.manifest, self._environment())
         return str(chosen.path / FILE)
 
@@ -160,11 +160,14 @@ class _Survive:
 
     def _publish(self, temporary: Path, manifest: dict[str, Any], step: int) -> Path:
         try:
+            if self._since is not None:
+                choice.leave_behind(self.folder, self._run, self._since, say)
             commit.seal(temporary, step, manifest, commit.sums_of(temporary))
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         path = commit.publish(self.folder, step, manifest, temporary)
+        self._since = None
         self._verified.trust(path)
         choice.committed(self.folder)
         say(f"saved step {step}")

@@ -78,10 +78,13 @@ def close(
     given_up: Callable[[], bool] = lambda: False,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Do what follows a run, in the order that loses nothing; ``outcome`` has a verdict and a reason."""
+) -> bool:
+    """Do what follows a run, in the order that loses nothing; ``outcome`` has a verdict and a reason.
+
+    False when the box was to be stopped, and could not be.
+    """
     if armed is None:
-        return
+        return True
     armed = armed._replace(results=(*armed.results, *_elsewhere(armed, journal)))
     end = _End(armed, run, journal, environ, say or say_aloud, sleep, clock)
     synced = end.sync()
@@ -100,9 +103,10 @@ def close(
         if armed.limit is not None:
             end.tell("deadline", f"still armed ({armed.limit_why}): `crab hold {run.name}` keeps the box up")
     elif end.count_down(given_up, over=over):
-        end.fire(armed.plan, reason, synced)
+        return end.fire(armed.plan, reason, synced)
     else:
         end.tell("poweroff", "given up: the box stays up, and bills on")
+    return True
 
 
 def decide(armed: Armed, run: Run, outcome: Any, synced: bool | None, up: float) -> tuple[bool, str]:
@@ -209,15 +213,20 @@ class _End(NamedTuple):
             sleep=self.sleep,
         )
 
-    def fire(self, plan: Plan, reason: str, synced: bool | None) -> None:
+    def fire(self, plan: Plan, reason: str, synced: bool | None) -> bool:
         """Stop the box; what comes after it is only for a box that did not."""
         copied = f", copied to {mask(self.armed.target.place)}" if self.armed.target and synced else ""
         missing = " (NOT synced)" if synced is False else ""
         farewell.leave(self.run, reason, f"{self.run.folder}{copied}{missing}", self.environ)
+        self.journal.update(fired=now())  # a box that is started again is not stopped again for that
         self.tell("poweroff", f"stops {plan.name}: {reason}")
-        if not fire.fire(plan, lambda text: self.tell("poweroff", text), sleep=self.sleep):
-            farewell.clear(self.environ)
-            self.notify(fire.still_billing(plan))
+        if fire.fire(plan, lambda text: self.tell("poweroff", text), sleep=self.sleep):
+            return True
+        farewell.clear(self.environ)
+        decision = {"decision": "failed", "reason": fire.still_billing(plan), "at": now()}
+        self.journal.update(poweroff={"policy": self.armed.policy, **decision})
+        self.notify(fire.still_billing(plan))
+        return False
 
 
 def _told(outcome: Any) -> str:

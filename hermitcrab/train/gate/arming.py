@@ -156,8 +156,9 @@ def _keeps(
     lost = [path for path in results if not power.keeps(stop, path, root)]
     if lost and target is None:
         raise UserError(f"{lost[0]} is lost when the box stops: keep runs below {better}, or give --sync DEST")
-    if lost and limit is not None and stop.destroys:
-        raise UserError(f"a deadline would destroy {lost[0]}: keep runs below {better}")
+    if lost and limit is not None:
+        # It waits for no copy: what it stops must leave the results where they are.
+        raise UserError(f"a deadline would destroy {lost[0]}, copied or not: keep runs below {better}")
 
 
 def _positive(text: str) -> float:

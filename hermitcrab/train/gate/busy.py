@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Iterator, Mapping, NamedTuple
 
@@ -17,6 +18,7 @@ from hermitcrab.train import places, process
 from hermitcrab.train.places import Run
 
 TMUX_LIMIT = 5.0  # seconds
+FRESH = 600.0  # seconds; a view renews its mark every five, by the clock of whatever disk that is
 PROC = Path("/proc")
 
 
@@ -73,7 +75,8 @@ class Busy:
 
     def _attached(self) -> Iterator[str]:
         for mark in _names(self.run.attached):
-            if mark.isdigit() and (self.proc / mark).exists():
+            # A view that was killed leaves its mark, and its number may be another's by now.
+            if mark.isdigit() and (self.proc / mark).exists() and _age(self.run.attached / mark) < FRESH:
                 yield f"somebody is attached (process {mark})"
 
     def _programs(self) -> Iterator[str]:
@@ -151,6 +154,13 @@ def _words(folder: Path) -> list[str]:
     except OSError:
         return []
     return [os.fsdecode(word) for word in data.rstrip(b"\0").split(b"\0")] if data else []
+
+
+def _age(path: Path) -> float:
+    try:
+        return abs(time.time() - path.stat().st_mtime)
+    except OSError:
+        return float("inf")
 
 
 def _names(folder: Path) -> list[str]:

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, NamedTuple
 
 from hermitcrab.box import files
-from hermitcrab.box.power import fire, http
+from hermitcrab.box.power import armed, fire, http
 from hermitcrab.box.power.preflight import Plan
 from hermitcrab.box.power.stops import Call, Way
 from hermitcrab.errors import UserError
-from hermitcrab.train import places, process
+from hermitcrab.train import owner, places, process
 from hermitcrab.train.gate import countdown, farewell, notify
 from hermitcrab.train.journal import Journal
 from hermitcrab.train.places import Run
@@ -36,7 +36,7 @@ POLL = 5.0
 AGAIN = 600.0  # seconds until the next try when nothing stopped the box
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NOT_HANDED_ON = {process.MARK, "RUN_ID", "CKPT_DIR", "RESUME", "ATTEMPT", "STATUS_FILE", "LD_PRELOAD"}
-NAME = 15  # prctl's PR_SET_NAME
+SET_NAME = 15  # prctl's PR_SET_NAME
 
 
 class Guard(NamedTuple):
@@ -83,7 +83,7 @@ def start(
     root = str(Path(__file__).parents[3])
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", START, root, "hermitcrab-deadline", run.name],
+            [sys.executable, "-I", "-c", START, root, armed.WORD, run.name],
             input=json.dumps(config).encode(),
             capture_output=True,
             env={name: value for name, value in environ.items() if name not in NOT_HANDED_ON},
@@ -187,17 +187,20 @@ def _leave() -> None:
         os.dup2(null, standard)
     os.closerange(3, 256)
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(NAME, b"crab-deadline", 0, 0, 0)
+        ctypes.CDLL(None).prctl(SET_NAME, armed.NAME, 0, 0, 0)
     # When memory runs out, the training is to go first.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("-900")
 
 
 def _end_run(run: Run, limit: float, sleep: Callable[[float], None], now: Callable[[], float]) -> None:
-    """Ask the supervisor to end the run, and wait until it has, or the grace is over."""
+    """Ask the supervisor, or what it has left, to end the run, and wait until it has, or the grace is over."""
     state = files.read_json(run.state)
     pid, started = state.get("pid"), state.get("started")
     if not process.lives(pid, started):
+        # It was killed: what it has left behind may still save.
+        with suppress(OSError, ValueError):
+            owner.stop_orphans(run, max(0.0, limit - now()))
         return
     with suppress(OSError):
         os.kill(pid, signal.SIGTERM)  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ def _post(url: str, title: str, text: str) -> str:
     whole = f"{title}\n{text}"
     shape = BODIES.get(_split(url)[1])
     body = shape(whole) if shape else {"title": title, "text": whole, "content": whole}
-    answer = http.ask("POST", url, body=json.dumps(body), timeout=LIMIT / TRIES, tries=TRIES)
+    answer = http.ask("POST", url, body=json.dumps(body), timeout=LIMIT, tries=TRIES, twice=False)
     return "" if answer.ok else answer.error or f"status {answer.status}"
 
 

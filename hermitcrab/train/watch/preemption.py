@@ -20,7 +20,7 @@ from hermitcrab.train.watch.finding import Finding
 
 EVERY = 5.0
 TIMEOUT = 1.0
-TRIES = 3  # of the first contact
+TRIES = 12  # of the first contact, a minute: the training loads, and the network may still come up
 MOST = 65536
 VARIABLE = "CRAB_METADATA"  # "aws=http://127.0.0.1:8000": another server, for tests
 
