@@ -77,6 +77,8 @@ def _passes(check: Check) -> bool:
 def _started(checks: Sequence[Check]) -> Iterator[list[Future[tuple[bool, bytes]]]]:
     """Run checks one after the other, beside what the caller does; whoever leaves early ends them."""
     running: list[subprocess.Popen[bytes]] = []
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in the background of a script; programs inherit that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with ThreadPoolExecutor(max_workers=1) as pool:
         for check in checks:
             print("+ beside the others, shown after them:", _line(check), flush=True)

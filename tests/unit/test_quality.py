@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -144,8 +145,10 @@ def test_both_run_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     quality.run()
 
 
-def test_who_leaves_early_ends_what_runs_beside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [signal.SIG_IGN, signal.default_int_handler], ids=["background", "terminal"])
+def test_who_leaves_early_ends_what_runs_beside(tmp_path: Path, before: Any) -> None:
     """By Ctrl-C's signal, so that it can clear away; what has not begun never begins."""
+    signal.signal(signal.SIGINT, before)
     begun, cleared, second = (tmp_path / name for name in ("begun", "cleared", "second"))
     code = f"import pathlib as p, time\ntry: p.Path({str(begun)!r}).touch(); time.sleep(60)\n"
     code += f"except KeyboardInterrupt: p.Path({str(cleared)!r}).touch()"
