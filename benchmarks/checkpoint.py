@@ -49,9 +49,11 @@ def measure(folder: Path, gigabytes: float) -> None:
     """One round after the other, so that a busy machine slows all alike.
 
     The medians count on a quiet machine; where others work too, the least of each is nearer to its own cost.
+    Every write is a new file, and none is removed before the end (of 26 times the size): a virtual machine gives freed
+    memory back to its host and may wait 17 s per GiB for it, which only those would pay who do not write over the old.
     """
     state = {"model": {str(number): torch.randn(1 << 20) for number in range(max(1, int(gigabytes * 1e9) >> 22))}}
-    saver = Saver(folder / "run", clock=Clock(Pace()), keep=Keep(), asynchronous=True, allow_non_finite=False)
+    saver = Saver(folder / "run", clock=Clock(Pace()), keep=Keep(newest=ROUNDS + 1), asynchronous=True, allow_non_finite=False)
     buffers = {name: torch.empty_like(tensor) for name, tensor in state["model"].items()}
     rows: dict[str, list[float]] = {}
     for step in range(ROUNDS + 1):
@@ -67,10 +69,10 @@ def measure(folder: Path, gigabytes: float) -> None:
 def one_round(folder: Path, state: Any, buffers: Any, saver: Saver, step: int) -> dict[str, float]:
     """All that is compared, once."""
     row = {"copy": timed(lambda: [buffers[name].copy_(tensor) for name, tensor in state["model"].items()])}
-    row["torch.save"] = timed(lambda: torch.save(state, folder / "plain.pt"))
-    row["raw write + fsync"] = timed(lambda: raw(folder / "raw", state))
+    row["torch.save"] = timed(lambda: torch.save(state, folder / f"{step}.pt"))
+    row["raw write + fsync"] = timed(lambda: raw(folder / f"{step}.raw", state))
     alone = steps_in(0.5)
-    other = threading.Thread(target=raw, args=(folder / "raw", state))
+    other = threading.Thread(target=raw, args=(folder / f"{step}.beside", state))
     other.start()
     row["raw beside steps"], done, row["gap of raw"] = beside(other.is_alive)
     row["cost of raw"] = max(0.0, row["raw beside steps"] - done * alone)

@@ -180,7 +180,9 @@ def begin(box: Box, command: str, **environ: str) -> None:
 
 
 def told(box: Box, path: str = STAMP) -> dict[str, Any]:
-    """What a stamp says."""
+    """What a stamp says; without one the assertion shall show what the run said."""
+    if not box.host.file(path).exists:
+        return {"result": "no stamp"}
     found: dict[str, Any] = json.loads(box.read(path))
     return found
 

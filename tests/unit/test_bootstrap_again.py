@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from hermitcrab.box.bootstrap import again, apt, environment, pins, plan, settle, stamp
+from hermitcrab.box.bootstrap import again, apt, own, pins, plan, settle, stamp
 from hermitcrab.box.bootstrap.pick import Machine
 from hermitcrab.box.bootstrap.run import Places, Run
 
@@ -99,7 +99,7 @@ def test_what_was_put_in_is_taken_out(run: Run) -> None:
     run.places.constraints.touch()
     whose = [what for what, _ in again.removal(run)]
     assert str(venv) not in whose  # not of our making
-    (venv / environment.MARK).touch()
+    (venv / own.MARK).touch()
     for _, remove in again.removal(run):
         remove()
     assert [path.name for path in venv.parent.iterdir()] == ["mine"]
@@ -110,7 +110,7 @@ def test_a_link_to_a_data_disk_goes_with_what_it_leads_to(run: Run) -> None:
     """Both, and the empty name is not left in the profile's way."""
     data = run.places.home / "data/venv"
     data.mkdir(parents=True)
-    (data / environment.MARK).touch()
+    (data / own.MARK).touch()
     run.places.venv.parent.mkdir()
     run.places.venv.symlink_to(data)
     stamp.write(run.places.stamp, stamp.DONE, **{**STAMP, "venv": str(data)})

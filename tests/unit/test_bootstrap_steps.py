@@ -19,7 +19,7 @@ import pytest
 from hermitcrab import matrix as matrices
 from hermitcrab.box import platforms, setup
 from hermitcrab.box.bootstrap import __main__ as bootstrapping
-from hermitcrab.box.bootstrap import adopt, apt, environment, pins, pip, plan, settle, stamp, steps
+from hermitcrab.box.bootstrap import adopt, apt, environment, pins, pip, plan, settle, stamp, steps, wheels
 from hermitcrab.box.bootstrap.environment import Where
 from hermitcrab.box.bootstrap.pick import Choice, Machine
 from hermitcrab.box.bootstrap.run import Places, Run, alone
@@ -208,22 +208,15 @@ def test_what_is_left_out_is_named(run: Run) -> None:
 # --- the environment
 
 
-def test_what_is_not_ours_is_not_deleted(run: Run) -> None:
-    """A venv of somebody else's at our place stops the run."""
-    (run.places.venv / "bin").mkdir(parents=True)
-    with pytest.raises(UserError, match="not of hermitcrab's making"):
-        environment.refuse_foreign(run.places.venv)
-    (run.places.venv / environment.MARK).touch()
-    environment.refuse_foreign(run.places.venv)
-
-
 def test_complete_is_what_its_manifest_says(run: Run) -> None:
-    """Without one, with another lock, or with another wheel it is not."""
+    """Without one, with another lock, with another wheel or with a part of it, it is not."""
     choice, data, where = Choice(ROW, "3.11", ""), wheel.box_wheel(), Where(run.places.venv)
     assert not environment.is_complete(where, choice, data)
     (run.places.venv / "bin").mkdir(parents=True)
     (run.places.venv / "bin/python").symlink_to(sys.executable)
     (run.places.venv / MANIFEST).write_text(json.dumps(environment.identity(choice, data)))
+    assert not environment.is_complete(where, choice, data)
+    wheels.install(data, where.site("3.11"), run.places.venv / "bin", "python")
     assert environment.is_complete(where, choice, data)
     assert not environment.is_complete(where, choice, data + b"x")
 

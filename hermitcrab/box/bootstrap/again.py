@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
-from hermitcrab.box.bootstrap import apt, beside, environment, pick, pins, plan, settle, stamp, wheels
+from hermitcrab.box.bootstrap import apt, beside, environment, own, pick, pins, plan, settle, stamp, wheels
 from hermitcrab.box.bootstrap.run import Run
 
 Removal = Callable[[], Any]
@@ -40,11 +40,11 @@ def removal(run: Run) -> list[tuple[str, Removal]]:
         site, scripts = Path(str(told["site"])), Path(str(told["scripts"]))
         found.append((f"crab in {scripts}", functools.partial(beside.remove, site, scripts)))
     for folder in dict.fromkeys((Path(str(told.get("venv", run.places.venv))), run.places.venv)):
-        if (folder / environment.MARK).exists() or folder.is_symlink():
+        if (folder / own.MARK).exists() or folder.is_symlink():
             found.append((str(folder), functools.partial(_remove, folder)))
-        partial = folder.with_name(f".{folder.name}.partial")
-        if partial.exists():
-            found.append((str(partial), functools.partial(_remove, partial)))
+        kept = environment.kept(folder)
+        if kept.exists():
+            found.append((str(kept), functools.partial(shutil.rmtree, str(kept))))
     if settle.settings(run, undo=True, dry=True):
         found.append(("the settings of crab setup", functools.partial(settle.settings, run, undo=True)))
     paths = (run.places.constraints, run.places.settings / settle.USER_FILE, run.places.stamp)
@@ -68,7 +68,4 @@ def _adopted_is_whole(told: Mapping[str, Any], wheel: bytes) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    if folder.is_symlink():
-        folder.unlink()
-    elif folder.exists():
-        shutil.rmtree(str(folder))
+    folder.unlink() if folder.is_symlink() else own.remove(folder)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 from hermitcrab.box import files
-from hermitcrab.box.bootstrap import wheels
+from hermitcrab.box.bootstrap import own, wheels
 from hermitcrab.box.bootstrap.adopt import Torch
-from hermitcrab.box.bootstrap.environment import MARK, refuse_foreign
 from hermitcrab.box.bootstrap.run import Run
 
 COMMANDS = Path("/usr/local/bin/crab")  # `ssh box crab …` has no conda on its PATH
@@ -37,11 +35,8 @@ def install(run: Run, found: Torch, wheel: bytes) -> str:
     """Install crab; return where."""
     to = home(run, found)
     if to.venv and not wheels.is_installed(wheel, to.site):
-        if to.venv.exists():
-            refuse_foreign(to.venv)
-            shutil.rmtree(str(to.venv))
+        own.claim(to.venv)
         run.call(found.python, "-m", "venv", "--without-pip", "--system-site-packages", str(to.venv))
-        (to.venv / MARK).write_text("made by hermitcrab's bootstrap\n", encoding="ascii")
     if not wheels.is_installed(wheel, to.site):
         wheels.install(wheel, to.site, to.scripts, to.python)
     if run.root and not to.venv and not os.path.lexists(str(COMMANDS)):

@@ -15,7 +15,7 @@ from typing import Any, Mapping, NamedTuple
 
 from hermitcrab import __version__
 from hermitcrab.box import files
-from hermitcrab.box.bootstrap import mirrors, pins, pip, wheels
+from hermitcrab.box.bootstrap import mirrors, own, pins, pip, wheels
 from hermitcrab.box.bootstrap.pick import Choice
 from hermitcrab.box.bootstrap.run import Run
 from hermitcrab.box.check.build import MANIFEST
@@ -25,7 +25,6 @@ SMALL = 3 << 30  # of memory: then one wheel at a time
 SYSTEM_GB = 0.6  # what the packages of the distribution take, all of them
 TEMPORARY = 200 << 20  # what pip needs to fetch uv
 SLACK = 1.05
-MARK = ".hermitcrab"  # in an environment of hermitcrab's making, from its first moment
 
 
 class Where(NamedTuple):
@@ -63,6 +62,7 @@ def is_complete(where: Where, choice: Choice, wheel: bytes) -> bool:
     """Whether the environment is there, whole, with this lock and this wheel."""
     made = files.read_json(where.folder / MANIFEST)
     whole = all(made.get(key) == value for key, value in identity(choice, wheel).items())
+    whole = whole and wheels.is_installed(wheel, where.site(choice.python))
     return whole and os.access(str(where.python), os.X_OK)
 
 
@@ -77,7 +77,7 @@ def make(run: Run, where: Where, choice: Choice, wheel: bytes, fetch: Fetch) -> 
     wheels.install(wheel, where.site(choice.python), where.folder / "bin", str(_shown(where) / "bin/python"))
     manifest = {**choice.row.wanted, "python": choice.python, "packages": _packages(lock), **identity(choice, wheel)}
     files.write(where.folder / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode() + b"\n")
-    shutil.rmtree(str(_kept(where)), ignore_errors=True)
+    shutil.rmtree(str(kept(where.folder)), ignore_errors=True)
     return f"{len(manifest['packages'])} packages in {_shown(where)}"
 
 
@@ -89,23 +89,25 @@ def constraints(lock: bytes) -> list[str]:
     return [*kept, "numpy<2"] if versions.get("numpy", "").startswith("1.") else kept
 
 
+def kept(folder: Path) -> Path:
+    """Return where that lies which was fetched for an environment: on its disk, to be linked and not copied."""
+    return folder.with_name(f".{folder.name}.partial")
+
+
 def _install(run: Run, where: Where, choice: Choice, lock: bytes, fetch: Fetch) -> None:
-    if where.folder.exists():
-        refuse_foreign(where.folder)
-        shutil.rmtree(str(where.folder))
-    files.make_folder(where.folder.parent)
-    kept = _kept(where)
+    own.refuse_foreign(where.folder)
+    fetched = kept(where.folder)
     command = pip.find(run, fetch.apt_options)
     mirror = mirrors.choose(run, fetch.mirror, command, mirrors.table())
     if mirror:
         run.say(f"      from mirror {mirror.name}: {mirror.packages}")
         run = run._replace(environ={**run.environ, **mirror.variables})
     environ = {**pip.environment(run, command), **_limits(fetch.memory)}
-    environ.setdefault("UV_CACHE_DIR", str(kept / "cache"))
-    uv = pip.uv(run, command, fetch.uv, kept)
+    environ.setdefault("UV_CACHE_DIR", str(fetched / "cache"))
+    uv = pip.uv(run, command, fetch.uv, fetched)
     python = _base_python(choice.python)
-    run.call(uv, "venv", "-q", "--python", python, str(where.folder), environ=environ)
-    (where.folder / MARK).write_text("made by hermitcrab's bootstrap\n", encoding="ascii")
+    own.claim(where.folder)
+    run.call(uv, "venv", "-q", "--allow-existing", "--python", python, str(where.folder), environ=environ)
     file = run.work / "requirements.lock"
     file.write_bytes(lock)
     words = ("pip", "install", "--python", str(where.python), "--require-hashes", "--no-deps", "--no-build")
@@ -114,25 +116,13 @@ def _install(run: Run, where: Where, choice: Choice, lock: bytes, fetch: Fetch) 
         raise UserError(f"the wheels cannot be installed: {pip.why(said)}; run this again, it goes on from here")
 
 
-def refuse_foreign(folder: Path) -> None:
-    """Never delete what somebody else made."""
-    if not ((folder / MARK).exists() or (folder / MANIFEST).exists() or not any(folder.iterdir())):
-        raise UserError(f"{folder} is there, and not of hermitcrab's making: move it away")
-
-
-def _kept(where: Where) -> Path:
-    """What was fetched, on the same disk, so that it is linked and not copied."""
-    return where.folder.with_name(f".{where.folder.name}.partial")
-
-
 def _link(where: Where) -> None:
     if where.link is None or os.path.realpath(str(where.link)) == os.path.realpath(str(where.folder)):
         return
     if where.link.is_symlink():
         where.link.unlink()
     elif where.link.exists():
-        refuse_foreign(where.link)
-        shutil.rmtree(str(where.link))
+        own.remove(where.link)
     files.make_folder(where.link.parent)
     where.link.symlink_to(where.folder)
 

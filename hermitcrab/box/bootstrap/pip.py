@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Iterator, Mapping, Sequence
@@ -62,9 +63,10 @@ def environment(run: Run, pip: Command) -> dict[str, str]:
 
 def uv(run: Run, pip: Command, tool: Tool, folder: Path) -> str:
     """Fetch uv into a folder, by its hash; return its program."""
-    program = folder / "uv/bin/uv"
+    program, new = folder / "uv/bin/uv", folder / "uv.new"
     if program.exists():
         return str(program)
+    shutil.rmtree(str(new), ignore_errors=True)
     lock = run.work / "uv.lock"
     lock.write_text(f"uv=={tool.version} --hash=sha256:{tool.sha256}\n", encoding="ascii")
     words = (
@@ -77,10 +79,11 @@ def uv(run: Run, pip: Command, tool: Tool, folder: Path) -> str:
         "--only-binary",
         ":all:",
     )
-    where = ("--disable-pip-version-check", "--target", str(folder / "uv"), "-r", str(lock))
+    where = ("--disable-pip-version-check", "--target", str(new), "-r", str(lock))
     status, said = run.attempt(*pip, *words, *where, environ=clean(run.environ))
-    if status or not program.exists():
+    if status or not (new / "bin/uv").exists():
         raise UserError(f"uv cannot be fetched: {why(said)}")
+    os.rename(str(new), str(folder / "uv"))  # pip copies from another disk: a part of it would not run
     return str(program)
 
 

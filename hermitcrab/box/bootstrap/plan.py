@@ -12,7 +12,8 @@ from typing import NamedTuple, Sequence
 from hermitcrab.box import limits as limiting
 from hermitcrab.box import platform as platforms
 from hermitcrab.box.bootstrap import adopt, apt, pick, pins, pip
-from hermitcrab.box.bootstrap.environment import MARK, SLACK, SYSTEM_GB, TEMPORARY, Where
+from hermitcrab.box.bootstrap.environment import SLACK, SYSTEM_GB, TEMPORARY, Where
+from hermitcrab.box.bootstrap.own import MARK
 from hermitcrab.box.bootstrap.pick import Choice, Machine
 from hermitcrab.box.bootstrap.run import Run
 from hermitcrab.box.check import driver

@@ -19,6 +19,7 @@ from hermitcrab.box import files
 from hermitcrab.errors import UserError
 
 INFO = f"hermitcrab-{__version__}.dist-info"
+RECORD, INSTALLER = f"{INFO}/RECORD", f"{INFO}/INSTALLER"
 NAME = f"hermitcrab-{__version__}-py3-none-any.whl"
 SCRIPT = "import sys\nfrom hermitcrab.cli import main\nsys.exit(main())\n"
 LONGEST_SHEBANG = 120  # the kernel cuts longer ones
@@ -28,7 +29,7 @@ def pack(content: Mapping[str, bytes]) -> bytes:
     """Make the wheel of these files; what pip reads of a wheel comes last, as it should."""
     ordered = sorted(content, key=lambda name: (name.startswith(INFO), name))
     rows = {name: content[name] for name in ordered}
-    rows[f"{INFO}/RECORD"] = _record(rows).encode()
+    rows[RECORD] = _record(rows).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, data in rows.items():
@@ -47,41 +48,44 @@ def packed(payload: Path, sha256: str) -> bytes:
 
 
 def is_installed(wheel: bytes, site: Path) -> bool:
-    """Whether this very wheel is there."""
+    """Whether this very wheel is there, whole."""
     with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
-        record = archive.read(f"{INFO}/RECORD")
-    there = files.read(site / INFO / "RECORD") or b""
-    return there.startswith(record[: record.rindex(f"{INFO}/RECORD".encode())])
+        record = archive.read(RECORD)
+    there = files.read(site / RECORD) or b""
+    whole = (site / INSTALLER).is_file()
+    return whole and there.startswith(record[: record.rindex(RECORD.encode())])
 
 
 def install(wheel: bytes, site: Path, scripts: Path, python: str) -> None:
     """Put the wheel beside what a Python has, with its command; another version of it goes first."""
     remove(site)
+    script, text = scripts / "crab", (_shebang(python) + SCRIPT).encode()
     with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
-        archive.extractall(str(site))
-    script = scripts / "crab"
-    text = _shebang(python) + SCRIPT
-    files.write(script, text.encode(), 0o755)
-    with (site / INFO / "RECORD").open("a", encoding="utf-8") as record:
         where = os.path.relpath(str(script), str(site))
-        record.write(f"{where},sha256={_digest(text.encode())},{len(text)}\n{INFO}/INSTALLER,,\n")
-    (site / INFO / "INSTALLER").write_text("hermitcrab\n", encoding="utf-8")
+        rows = f"{where},sha256={_digest(text)},{len(text)}\n{INSTALLER},,\n"
+        # First, so that what is cut off can be taken out; what is asked whether it is whole comes last.
+        files.write(site / RECORD, archive.read(RECORD) + rows.encode())
+        archive.extractall(str(site), [name for name in archive.namelist() if name != RECORD])
+    files.write(script, text, 0o755)
+    files.write(site / INSTALLER, b"hermitcrab\n")
 
 
 def remove(site: Path) -> bool:
     """Take hermitcrab out of a Python; return whether it was there."""
-    found = False
-    for info in site.glob("hermitcrab-*.dist-info"):
-        found = True
-        names = [line.rsplit(",", 2)[0] for line in (files.read(info / "RECORD") or b"").decode().splitlines()]
-        folders = {info}
-        for path in (site / name for name in names):
+    found = list(site.glob("hermitcrab-*.dist-info"))
+    for info in found:
+        record, folders = info / "RECORD", set()  # type: tuple[Path, set[Path]]
+        names = [line.rsplit(",", 2)[0] for line in (files.read(record) or b"").decode().splitlines()]
+        for path in (info / "INSTALLER", *(site / name for name in names)):
             folders.update(parent for parent in path.parents if (site / "hermitcrab") in (parent, *parent.parents))
-            if path.is_file():
+            if path.is_file() and path != record:
                 path.unlink()
         for folder in sorted(folders, key=lambda one: len(str(one)), reverse=True):
             _remove_folder(folder)
-    return found
+        if record.is_file():
+            record.unlink()  # last: it knows the others
+        _remove_folder(info)
+    return bool(found)
 
 
 def _remove_folder(folder: Path) -> None:
@@ -102,7 +106,7 @@ def _shebang(python: str) -> str:
 
 def _record(rows: Mapping[str, bytes]) -> str:
     lines = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in rows.items()]
-    return "\n".join([*lines, f"{INFO}/RECORD,,", ""])
+    return "\n".join([*lines, f"{RECORD},,", ""])
 
 
 def _digest(data: bytes) -> str:
