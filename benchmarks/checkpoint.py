@@ -53,7 +53,9 @@ def measure(folder: Path, gigabytes: float) -> None:
     memory back to its host and may wait 17 s per GiB for it, which only those would pay who do not write over the old.
     """
     state = {"model": {str(number): torch.randn(1 << 20) for number in range(max(1, int(gigabytes * 1e9) >> 22))}}
-    saver = Saver(folder / "run", clock=Clock(Pace()), keep=Keep(newest=ROUNDS + 1), asynchronous=True, allow_non_finite=False)
+    saver = Saver(
+        folder / "run", clock=Clock(Pace()), keep=Keep(newest=ROUNDS + 1), asynchronous=True, allow_non_finite=False
+    )
     buffers = {name: torch.empty_like(tensor) for name, tensor in state["model"].items()}
     rows: dict[str, list[float]] = {}
     for step in range(ROUNDS + 1):

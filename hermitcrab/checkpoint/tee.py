@@ -1,4 +1,4 @@
-"""A file that is summed while it is written, and sent to the disk as it grows."""
+"""A file that is summed while it is written."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Callable, Dict
 
 from hermitcrab.checkpoint import sums
+from hermitcrab.checkpoint.disk import Disk
 
 CHUNK = 1 << 22  # the training's thread gets the interpreter between two of them
-SEND = 1 << 25  # bytes after which the disk begins with them: it works while we sum the next
 Write = Callable[[BinaryIO], Any]
 Sum = Dict[str, int]
 
@@ -20,7 +20,7 @@ class Tee:
     """A binary file that keeps the size and the checksum of what passes through."""
 
     def __init__(self, file: Any) -> None:
-        self.file, self.size, self.crc32, self._sent = file, 0, 0, 0
+        self.file, self.size, self.crc32 = file, 0, 0
         self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
@@ -44,32 +44,24 @@ class Tee:
                 part = view[start : start + CHUNK]
                 self.file.write(part)
                 self.size += len(part)
-                self._send()
         except OSError as error:
             self.error = error
             raise
         return len(view)
 
-    def _send(self) -> None:
-        if self.size - self._sent >= SEND and hasattr(os, "posix_fadvise") and not hasattr(self.file, "getbuffer"):
-            self.file.flush()
-            # For pages that are not on the disk yet it means: begin to write them.
-            os.posix_fadvise(self.file.fileno(), self._sent, self.size - self._sent, os.POSIX_FADV_DONTNEED)
-            self._sent = self.size
-
 
 def write(path: Path, work: Write, *, mode: str = "xb") -> Sum:
     """Write a file to the disk by ``work``; returns its size and checksum."""
-    with open(path, mode) as file:
-        tee: Any = Tee(file)
+    with open(path, mode, buffering=0) as file:
+        disk = Disk(file.fileno())
+        tee: Any = Tee(disk)
         try:
             work(tee)
         except Exception:
             if tee.error:  # torch tells of "unexpected pos 704 vs 598" instead of a full disk
                 raise tee.error from None
             raise
-        file.flush()
-        os.fsync(file.fileno())
+        disk.sync()
     return {"size": tee.size, "crc32": tee.crc32}
 
 

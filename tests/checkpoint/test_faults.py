@@ -20,18 +20,14 @@ from torch import nn
 
 from hermitcrab import Checkpointer
 from hermitcrab.checkpoint import saver, store
-from hermitcrab.checkpoint.tee import Tee
 from hermitcrab.errors import UserError
 
 ROOT: Final = Path(__file__).parents[2]
+NAMES: Final = "write fsync mkdir rename replace unlink rmdir statvfs scandir listdir stat"
 # Where each is found when it is called.
 CALLS: Final[dict[str, Any]] = {
-    "write": (Tee, "_pass"),
     "open": (io, "open"),
-    **{
-        name: (os, name)
-        for name in ("fsync", "mkdir", "rename", "replace", "unlink", "rmdir", "statvfs", "scandir", "listdir", "stat")
-    },
+    **{name: (os, name) for name in NAMES.split()},
 }
 
 REMOVING: Final = {"mkdir", "unlink", "rmdir", "scandir", "stat"}
@@ -139,10 +135,8 @@ def test_the_order_on_the_disk(folder: Path) -> None:
         return re.sub(r"(\.tmp_\w+)\.[^/]*", r"\1", os.path.relpath(path, folder))
 
     def around(name: str, work: Any, words: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        if name == "write":
-            said = f"write {short(words[0].file.name)}"
-        elif name == "fsync":
-            said = f"sync {short(os.readlink(f'/proc/self/fd/{words[0]}'))}"
+        if name in {"write", "fsync"}:
+            said = f"{name.lstrip('f')} {short(os.readlink(f'/proc/self/fd/{words[0]}'))}"
         else:
             said = f"{name} " + " to ".join(short(word) for word in words)
         if done[-1:] != [said]:
