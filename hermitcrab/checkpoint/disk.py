@@ -10,6 +10,8 @@ import fcntl
 import mmap
 import os
 
+from hermitcrab.checkpoint.background import Background
+
 BLOCK = 1 << 23  # bytes written at once; O_DIRECT wants round numbers of them, at round places in memory and file
 DIRECT = getattr(os, "O_DIRECT", 0)
 _advise = getattr(os, "posix_fadvise", None)
@@ -23,10 +25,11 @@ class Disk:
         self._handle, self._flags = handle, fcntl.fcntl(handle, fcntl.F_GETFL)
         self._direct, self._may = False, bool(DIRECT)
         # Shared memory, since a fork (of a data loader) must not move its pages during a write.
-        self._block, self._filled = mmap.mmap(-1, BLOCK), 0
+        self._block, self._other = mmap.mmap(-1, BLOCK), mmap.mmap(-1, BLOCK)
+        self._filled, self._beside = 0, Background()
 
     def write(self, data: memoryview) -> None:
-        """Take bytes."""
+        """Take bytes; an error is raised with the next ones, or by ``sync``."""
         while data:
             count = min(len(data), BLOCK - self._filled)
             self._block[self._filled : self._filled + count] = data[:count]
@@ -40,20 +43,34 @@ class Disk:
     def sync(self) -> None:
         """Return when all is on the disk."""
         self._empty()
+        self._written()
         os.fsync(self._handle)
 
+    def close(self) -> None:
+        """Wait for what is under way, however it ends: the handle may be another file's next."""
+        self._beside.wait()
+
     def _empty(self) -> None:
-        rest = memoryview(self._block)[: self._filled]
+        """Let the block go to the disk while the next one is summed and filled."""
+        self._written()
+        full = memoryview(self._block)[: self._filled]
+        self._block, self._other, self._filled = self._other, self._block, 0
+        self._beside.start(lambda: self._put_all(full))
+
+    def _written(self) -> None:
+        self._beside.wait()
+        self._beside.raise_error()
+
+    def _put_all(self, rest: memoryview) -> None:
         while rest:
             rest = rest[self._put(rest) :]
-        self._filled = 0
 
     def _put(self, rest: memoryview) -> int:
         self._switch(on=self._may and len(rest) == BLOCK)
         try:
             count = os.write(self._handle, rest)
         except OSError:
-            if not self._direct:
+            if not (self._direct and self._may):
                 raise
             self._may = False  # what is truly wrong shows itself again
             return self._put(rest)

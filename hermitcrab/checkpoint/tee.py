@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import zlib
@@ -52,8 +53,7 @@ class Tee:
 
 def write(path: Path, work: Write, *, mode: str = "xb") -> Sum:
     """Write a file to the disk by ``work``; returns its size and checksum."""
-    with open(path, mode, buffering=0) as file:
-        disk = Disk(file.fileno())
+    with open(path, mode, buffering=0) as file, contextlib.closing(Disk(file.fileno())) as disk:
         tee: Any = Tee(disk)
         try:
             work(tee)

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import mmap
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -131,3 +132,22 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(OSError, match="No space left") as error:
             write(tmp_path / str(size), data(size))
         assert error.value.errno == errno.ENOSPC
+
+
+def test_nothing_is_written_once_the_file_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even when the work fails while a block is under way: the handle may be another file's by then."""
+    real, late = os.write, []
+
+    def slow(handle: int, view: memoryview) -> int:
+        time.sleep(0.2)
+        late.append(os.readlink(f"/proc/self/fd/{handle}"))
+        return real(handle, view)
+
+    def fail(file: object) -> None:
+        file.write(data(BLOCK))  # type: ignore[attr-defined]
+        raise ValueError("planted")
+
+    monkeypatch.setattr(os, "write", slow)
+    with pytest.raises(ValueError, match="planted"):
+        tee.write(tmp_path / "file", fail)
+    assert late == [str(tmp_path / "file")]
