@@ -6,11 +6,10 @@ wait for memory: a virtual machine gives idle memory back to its host, and up to
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
-
-from hermitcrab.checkpoint.background import Background
 
 BLOCK = 1 << 23  # bytes written at once; O_DIRECT wants round numbers of them, at round places in memory and file
 DIRECT = getattr(os, "O_DIRECT", 0)
@@ -25,11 +24,10 @@ class Disk:
         self._handle, self._flags = handle, fcntl.fcntl(handle, fcntl.F_GETFL)
         self._direct, self._may = False, bool(DIRECT)
         # Shared memory, since a fork (of a data loader) must not move its pages during a write.
-        self._block, self._other = mmap.mmap(-1, BLOCK), mmap.mmap(-1, BLOCK)
-        self._filled, self._beside = 0, Background()
+        self._block, self._filled = mmap.mmap(-1, BLOCK), 0
 
     def write(self, data: memoryview) -> None:
-        """Take bytes; an error is raised with the next ones, or by ``sync``."""
+        """Take bytes."""
         while data:
             count = min(len(data), BLOCK - self._filled)
             self._block[self._filled : self._filled + count] = data[:count]
@@ -43,27 +41,19 @@ class Disk:
     def sync(self) -> None:
         """Return when all is on the disk."""
         self._empty()
-        self._written()
         os.fsync(self._handle)
 
     def close(self) -> None:
-        """Wait for what is under way, however it ends: the handle may be another file's next."""
-        self._beside.wait()
+        """Give the memory back, also after an error whose traceback is kept."""
+        self._block.close()
 
     def _empty(self) -> None:
-        """Let the block go to the disk while the next one is summed and filled."""
-        self._written()
-        full = memoryview(self._block)[: self._filled]
-        self._block, self._other, self._filled = self._other, self._block, 0
-        self._beside.start(lambda: self._put_all(full))
-
-    def _written(self) -> None:
-        self._beside.wait()
-        self._beside.raise_error()
-
-    def _put_all(self, rest: memoryview) -> None:
-        while rest:
-            rest = rest[self._put(rest) :]
+        done = 0
+        with memoryview(self._block) as block:
+            while done < self._filled:
+                with block[done : self._filled] as rest:
+                    done += self._put(rest)
+        self._filled = 0
 
     def _put(self, rest: memoryview) -> int:
         self._switch(on=self._may and len(rest) == BLOCK)
@@ -75,7 +65,8 @@ class Disk:
             self._may = False  # what is truly wrong shows itself again
             return self._put(rest)
         if not self._direct and _advise and len(rest) == BLOCK:
-            _advise(self._handle, 0, 0, os.POSIX_FADV_DONTNEED)  # for what is not on the disk yet: begin to write it
+            with contextlib.suppress(OSError):  # for what is not on the disk yet it means: begin to write it
+                _advise(self._handle, 0, 0, os.POSIX_FADV_DONTNEED)
         return count
 
     def _switch(self, *, on: bool) -> None:

@@ -118,3 +118,28 @@ def test_a_link_to_a_data_disk_goes_with_what_it_leads_to(run: Run) -> None:
         remove()
     assert not data.exists()
     assert not run.places.venv.is_symlink()
+
+
+def test_a_link_after_a_run_that_was_cut_off(run: Run) -> None:
+    """Without a stamp: what it leads to goes first, and what was fetched for it, then the link."""
+    data = run.places.home / "data/venv"
+    for folder in (data, data.with_name(".venv.partial"), run.places.venv.parent):
+        folder.mkdir(parents=True)
+    (data / own.MARK).touch()
+    run.places.venv.symlink_to(data)
+    run.places.stamp.unlink()
+    for _, remove in again.removal(run):
+        remove()
+    assert list(data.parent.iterdir()) == []
+    assert not run.places.venv.is_symlink()
+
+
+def test_somebody_else_s_link_stays(run: Run) -> None:
+    """At our place, to a folder of theirs; and one to nowhere. Only one to our place on a data disk is ours."""
+    theirs = run.places.home / "theirs"
+    theirs.mkdir()
+    run.places.venv.parent.mkdir()
+    for target, ours in ((theirs, False), (theirs / "gone", False), (theirs / "hermitcrab/venv", True)):
+        run.places.venv.symlink_to(target)
+        assert (str(run.places.venv) in [what for what, _ in again.removal(run)]) is ours
+        run.places.venv.unlink()

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 
+from hermitcrab.box import files
 from hermitcrab.box.bootstrap import environment, mirrors, own, pip, wheels
 from hermitcrab.box.bootstrap.environment import Fetch, Where
 from hermitcrab.box.bootstrap.pick import Choice
@@ -61,6 +62,12 @@ class Cut:
 def cut(monkeypatch: pytest.MonkeyPatch) -> Cut:
     """The machine goes off at any moment."""
     return Cut(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a disk that others keep busy."""
+    monkeypatch.setattr(files, "sync", lambda _: None)
 
 
 def fill(folder: Path) -> None:
@@ -161,18 +168,66 @@ def run(tmp_path: Path) -> Run:
     return Run(False, places, tmp_path / "work", {"PATH": os.environ["PATH"]})
 
 
+def a_pip(folder: Path) -> list[str]:
+    """A pip that fetches a uv 1.0; where a file `cut` lies, the machine goes off when it has copied half of it."""
+    fake, program = folder / "pip", '"$to/bin/uv"'
+    search = 'for word; do [ "$before" != --target ] || to=$word; before=$word; done'
+    half = f'mkdir -p "$to/bin"; : > {program}; [ ! -e {folder}/cut ] || exit 1'
+    whole = f"printf '#!/bin/sh\\necho uv 1.0 x\\n' > {program}; chmod +x {program}"
+    fake.write_text(f"#!/bin/sh\n{search}; {half}; {whole}\n")
+    fake.chmod(0o755)
+    return [str(fake)]
+
+
 def test_uv_is_there_whole_or_not_at_all(run: Run, tmp_path: Path) -> None:
     """A pip that copied a part of it before the machine went off, as from /tmp to a data disk: it is fetched again."""
-    fake, end = tmp_path / "pip", f"[ ! -e {tmp_path}/cut ] || exit 1; echo whole"
-    search = 'for word; do [ "$before" != --target ] || to=$word; before=$word; done'
-    fake.write_text(f'#!/bin/sh\n{search}; mkdir -p "$to/bin"; : > "$to/bin/uv"; {end} > "$to/bin/uv"\n')
-    fake.chmod(0o755)
     (tmp_path / "cut").touch()
-    with pytest.raises(UserError, match="uv cannot be fetched"):
-        pip.uv(run, [str(fake)], Tool("1", "0"), tmp_path / "kept")
+    for _ in range(2):
+        with pytest.raises(UserError, match="uv cannot be fetched"):
+            pip.uv(run, a_pip(tmp_path), Tool("1.0", "0"), tmp_path / "kept")
     (tmp_path / "cut").unlink()
-    program = Path(pip.uv(run, [str(fake)], Tool("1", "0"), tmp_path / "kept"))
-    assert program.read_text() == "whole\n"
+    assert run.call(pip.uv(run, a_pip(tmp_path), Tool("1.0", "0"), tmp_path / "kept"), "--version") == "uv 1.0 x\n"
+
+
+@pytest.mark.parametrize("there", ["", "#!/bin/sh\necho uv 0.9\n", None])
+def test_uv_is_not_known_by_its_name(run: Run, tmp_path: Path, there: str | None) -> None:
+    """An empty one, another version, or the folder alone: the pinned one is fetched in its place."""
+    program = tmp_path / "kept/uv/bin/uv"
+    program.parent.mkdir(parents=True)
+    if there is not None:
+        program.write_text(there)
+        program.chmod(0o755)
+    assert pip.uv(run, a_pip(tmp_path), Tool("1.0", "0"), tmp_path / "kept") == str(program)
+    assert run.call(str(program), "--version") == "uv 1.0 x\n"
+
+
+def test_what_was_fetched_before_a_power_cut_is_not_trusted(tmp_path: Path) -> None:
+    """Its files may be empty and look whole; after a SIGKILL or a new start of a container they are good."""
+    kept = tmp_path / ".venv.partial"
+    files.write(kept / environment.BOOT.name, b"one")
+    environment._forget_older(kept, b"one")
+    assert kept.is_dir()
+    environment._forget_older(kept, b"two")
+    assert not kept.exists()
+
+
+def test_the_disk_has_it_before_it_counts_as_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A power cut after that must not leave an environment of empty files."""
+    whole: list[bool] = []
+    site = tmp_path / "site"
+    monkeypatch.setattr(files, "sync", lambda _: whole.append((site / wheels.INSTALLER).exists()))
+    wheels.install(DATA, site, tmp_path / "bin", "/bin/python3")
+    assert whole == [False]
+
+
+def test_halves_of_written_files_go_too(tmp_path: Path) -> None:
+    """SIGKILL in the middle of a write leaves them in somebody's Python."""
+    site, scripts = tmp_path / "site", tmp_path / "bin"
+    wheels.install(DATA, site, scripts, "/bin/python3")
+    for half in (site / wheels.INFO / ".RECORD.x1", site / wheels.INFO / ".INSTALLER.x2", scripts / ".crab.x3"):
+        half.touch()
+    wheels.remove(site)
+    assert [*site.iterdir(), *scripts.iterdir()] == []
 
 
 def test_an_environment_begins_with_its_mark(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

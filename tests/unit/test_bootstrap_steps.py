@@ -19,7 +19,7 @@ import pytest
 from hermitcrab import matrix as matrices
 from hermitcrab.box import platforms, setup
 from hermitcrab.box.bootstrap import __main__ as bootstrapping
-from hermitcrab.box.bootstrap import adopt, apt, environment, pins, pip, plan, settle, stamp, steps, wheels
+from hermitcrab.box.bootstrap import adopt, apt, environment, own, pins, pip, plan, settle, stamp, steps, wheels
 from hermitcrab.box.bootstrap.environment import Where
 from hermitcrab.box.bootstrap.pick import Choice, Machine
 from hermitcrab.box.bootstrap.run import Places, Run, alone
@@ -195,6 +195,16 @@ def test_c35_the_packages_count_as_well(
     plan._refuse_full(exactly)
     with pytest.raises(UserError, match=r"/ has .* free, and the missing packages need .*: make room"):
         plan._refuse_full(exactly + 1)
+
+
+def test_its_own_remains_are_room(run: Run, room: Callable[[int | None], None]) -> None:
+    """A run that was cut off while it emptied the environment: what is left makes way for the next."""
+    room(1)
+    with pytest.raises(UserError, match="make room"):
+        plan._where(run, ROW, a_platform(1, None))
+    run.places.venv.mkdir(parents=True)
+    (run.places.venv / own.MARK).touch()
+    assert plan._where(run, ROW, a_platform(1, None)) == Where(run.places.venv)
 
 
 def test_what_is_left_out_is_named(run: Run) -> None:

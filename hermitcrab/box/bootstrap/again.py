@@ -39,8 +39,9 @@ def removal(run: Run) -> list[tuple[str, Removal]]:
     if "adopted" in told:
         site, scripts = Path(str(told["site"])), Path(str(told["scripts"]))
         found.append((f"crab in {scripts}", functools.partial(beside.remove, site, scripts)))
-    for folder in dict.fromkeys((Path(str(told.get("venv", run.places.venv))), run.places.venv)):
-        if (folder / own.MARK).exists() or folder.is_symlink():
+    behind = Path(os.path.realpath(str(run.places.venv)))
+    for folder in dict.fromkeys((Path(str(told.get("venv", behind))), behind, run.places.venv)):  # a link last
+        if (folder / own.MARK).exists() or (folder.is_symlink() and _is_our_link(folder, told)):
             found.append((str(folder), functools.partial(_remove, folder)))
         kept = environment.kept(folder)
         if kept.exists():
@@ -49,6 +50,12 @@ def removal(run: Run) -> list[tuple[str, Removal]]:
         found.append(("the settings of crab setup", functools.partial(settle.settings, run, undo=True)))
     paths = (run.places.constraints, run.places.settings / settle.USER_FILE, run.places.stamp)
     return [*found, *((str(path), path.unlink) for path in paths if path.exists())]
+
+
+def _is_our_link(link: Path, told: Mapping[str, Any]) -> bool:
+    """Whether a link without an environment of ours behind it is one to a data disk that we made."""
+    target = Path(os.path.realpath(str(link)))
+    return str(target) == told.get("venv") or (not target.exists() and target.parts[-2:] == ("hermitcrab", "venv"))
 
 
 def _venv_is_whole(told: Mapping[str, Any], known: pins.Pins, wheel: bytes, machine: pick.Machine) -> bool:

@@ -34,7 +34,7 @@ def home(run: Run, found: Torch) -> Home:
 def install(run: Run, found: Torch, wheel: bytes) -> str:
     """Install crab; return where."""
     to = home(run, found)
-    if to.venv and not wheels.is_installed(wheel, to.site):
+    if to.venv and not (wheels.is_installed(wheel, to.site) and os.access(to.python, os.X_OK)):
         own.claim(to.venv)
         run.call(found.python, "-m", "venv", "--without-pip", "--system-site-packages", str(to.venv))
     if not wheels.is_installed(wheel, to.site):

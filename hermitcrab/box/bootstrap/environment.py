@@ -25,6 +25,7 @@ SMALL = 3 << 30  # of memory: then one wheel at a time
 SYSTEM_GB = 0.6  # what the packages of the distribution take, all of them
 TEMPORARY = 200 << 20  # what pip needs to fetch uv
 SLACK = 1.05
+BOOT = Path("/proc/sys/kernel/random/boot_id")  # another one after each start of the machine, not of a container
 
 
 class Where(NamedTuple):
@@ -72,7 +73,6 @@ def make(run: Run, where: Where, choice: Choice, wheel: bytes, fetch: Fetch) -> 
     before = files.read_json(where.folder / MANIFEST)
     _link(where)
     if before.get("lock") != identity(choice, wheel)["lock"] or not os.access(str(where.python), os.X_OK):
-        (where.folder / MANIFEST).unlink() if before else None
         _install(run, where, choice, lock, fetch)
     wheels.install(wheel, where.site(choice.python), where.folder / "bin", str(_shown(where) / "bin/python"))
     manifest = {**choice.row.wanted, "python": choice.python, "packages": _packages(lock), **identity(choice, wheel)}
@@ -96,7 +96,8 @@ def kept(folder: Path) -> Path:
 
 def _install(run: Run, where: Where, choice: Choice, lock: bytes, fetch: Fetch) -> None:
     own.refuse_foreign(where.folder)
-    fetched = kept(where.folder)
+    fetched, boot = kept(where.folder), files.read(BOOT) or b""
+    _forget_older(fetched, boot)
     command = pip.find(run, fetch.apt_options)
     mirror = mirrors.choose(run, fetch.mirror, command, mirrors.table())
     if mirror:
@@ -105,6 +106,7 @@ def _install(run: Run, where: Where, choice: Choice, lock: bytes, fetch: Fetch) 
     environ = {**pip.environment(run, command), **_limits(fetch.memory)}
     environ.setdefault("UV_CACHE_DIR", str(fetched / "cache"))
     uv = pip.uv(run, command, fetch.uv, fetched)
+    files.write(fetched / BOOT.name, boot)
     python = _base_python(choice.python)
     own.claim(where.folder)
     run.call(uv, "venv", "-q", "--allow-existing", "--python", python, str(where.folder), environ=environ)
@@ -114,6 +116,12 @@ def _install(run: Run, where: Where, choice: Choice, lock: bytes, fetch: Fetch) 
     status, said = run.attempt(uv, *words, "-r", str(file), environ=environ, watch=str(where.folder))
     if status:
         raise UserError(f"the wheels cannot be installed: {pip.why(said)}; run this again, it goes on from here")
+
+
+def _forget_older(fetched: Path, boot: bytes) -> None:
+    """Remove what was fetched before the machine last started: a power cut may have emptied files of it."""
+    if files.read(fetched / BOOT.name) != boot:
+        shutil.rmtree(str(fetched), ignore_errors=True)
 
 
 def _link(where: Where) -> None:

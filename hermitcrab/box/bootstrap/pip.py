@@ -64,9 +64,10 @@ def environment(run: Run, pip: Command) -> dict[str, str]:
 def uv(run: Run, pip: Command, tool: Tool, folder: Path) -> str:
     """Fetch uv into a folder, by its hash; return its program."""
     program, new = folder / "uv/bin/uv", folder / "uv.new"
-    if program.exists():
+    if run.attempt(str(program), "--version")[1].startswith(f"uv {tool.version}"):
         return str(program)
-    shutil.rmtree(str(new), ignore_errors=True)
+    for left in (folder / "uv", new):
+        shutil.rmtree(str(left), ignore_errors=True)
     lock = run.work / "uv.lock"
     lock.write_text(f"uv=={tool.version} --hash=sha256:{tool.sha256}\n", encoding="ascii")
     words = (

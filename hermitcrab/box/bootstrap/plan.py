@@ -173,7 +173,7 @@ def _where(run: Run, row: pins.Row, platform: platforms.Platform, beside: int = 
         return Where(Path(os.path.realpath(str(venv))), venv)
     _refuse_temporary(run)
     system = disk_at(str(_existing(venv)))
-    if _has(system, need + beside) or (venv / "bin").is_dir():
+    if _has(system, need + beside) or (venv / "bin").is_dir() or (venv / MARK).exists():
         return Where(venv)
     if platform.data and _has(platform.data, need):
         return Where(Path(platform.data.path) / "hermitcrab/venv", venv)

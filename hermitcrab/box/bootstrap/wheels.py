@@ -20,6 +20,7 @@ from hermitcrab.errors import UserError
 
 INFO = f"hermitcrab-{__version__}.dist-info"
 RECORD, INSTALLER = f"{INFO}/RECORD", f"{INFO}/INSTALLER"
+ATOMIC = ("RECORD", "INSTALLER", "crab")  # what install writes by itself
 NAME = f"hermitcrab-{__version__}-py3-none-any.whl"
 SCRIPT = "import sys\nfrom hermitcrab.cli import main\nsys.exit(main())\n"
 LONGEST_SHEBANG = 120  # the kernel cuts longer ones
@@ -67,6 +68,7 @@ def install(wheel: bytes, site: Path, scripts: Path, python: str) -> None:
         files.write(site / RECORD, archive.read(RECORD) + rows.encode())
         archive.extractall(str(site), [name for name in archive.namelist() if name != RECORD])
     files.write(script, text, 0o755)
+    files.sync(site)
     files.write(site / INSTALLER, b"hermitcrab\n")
 
 
@@ -77,6 +79,8 @@ def remove(site: Path) -> bool:
         record, folders = info / "RECORD", set()  # type: tuple[Path, set[Path]]
         names = [line.rsplit(",", 2)[0] for line in (files.read(record) or b"").decode().splitlines()]
         for path in (info / "INSTALLER", *(site / name for name in names)):
+            if path.name in ATOMIC:
+                _remove_halves(path)
             folders.update(parent for parent in path.parents if (site / "hermitcrab") in (parent, *parent.parents))
             if path.is_file() and path != record:
                 path.unlink()
@@ -86,6 +90,12 @@ def remove(site: Path) -> bool:
             record.unlink()  # last: it knows the others
         _remove_folder(info)
     return bool(found)
+
+
+def _remove_halves(path: Path) -> None:
+    """Remove what a write of a file left that was cut off; see files.write."""
+    for half in path.parent.glob(f".{path.name}.*"):
+        half.unlink()
 
 
 def _remove_folder(folder: Path) -> None:
