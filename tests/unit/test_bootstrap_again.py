@@ -143,3 +143,18 @@ def test_somebody_else_s_link_stays(run: Run) -> None:
         run.places.venv.symlink_to(target)
         assert (str(run.places.venv) in [what for what, _ in again.removal(run)]) is ours
         run.places.venv.unlink()
+
+
+def test_a_folder_above_may_be_a_link(run: Run) -> None:
+    """As /opt on a data disk: each thing is named and removed once."""
+    real = run.places.home / "real"
+    for name in ("venv", ".venv.partial"):
+        (real / name).mkdir(parents=True)
+    (real / "venv" / own.MARK).touch()
+    run.places.venv.parent.symlink_to(real)
+    run.places.stamp.unlink()
+    found = again.removal(run)
+    assert len({os.path.realpath(what) for what, _ in found}) == len(found)
+    for _, remove in found:
+        remove()
+    assert list(real.iterdir()) == []

@@ -39,8 +39,9 @@ def removal(run: Run) -> list[tuple[str, Removal]]:
     if "adopted" in told:
         site, scripts = Path(str(told["site"])), Path(str(told["scripts"]))
         found.append((f"crab in {scripts}", functools.partial(beside.remove, site, scripts)))
-    behind = Path(os.path.realpath(str(run.places.venv)))
-    for folder in dict.fromkeys((Path(str(told.get("venv", behind))), behind, run.places.venv)):  # a link last
+    venv = run.places.venv
+    behind = Path(os.path.realpath(str(venv))) if venv.is_symlink() else venv  # not where a folder above is a link
+    for folder in dict.fromkeys((Path(str(told.get("venv", behind))), behind, venv)):  # a link last
         if (folder / own.MARK).exists() or (folder.is_symlink() and _is_our_link(folder, told)):
             found.append((str(folder), functools.partial(_remove, folder)))
         kept = environment.kept(folder)
